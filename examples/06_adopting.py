@@ -35,10 +35,8 @@ from sa_jobqueue import JobMixin, JobQueue, JobStatus, is_transient, reap
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.migration import (
     backfill,
-    create_claim_index,
-    create_reap_index,
-    drop_claim_index,
-    drop_reap_index,
+    create_job_indexes,
+    drop_job_indexes,
     patiently,
     timestamp_type,
 )
@@ -184,15 +182,13 @@ def expand(engine: Engine) -> None:
     claimed_at = Column("claimed_at", timestamp_type())
     with migration(engine) as op:
         patiently(op, lambda: op.add_column("example_delivery", claimed_at))
-        create_claim_index(op, "example_delivery", Ours, queue_args={"names": WORDS})
-        create_reap_index(op, "example_delivery", Ours, queue_args={"names": WORDS})
+        create_job_indexes(op, "example_delivery", Ours, queue_args={"names": WORDS})
 
 
 def contract(engine: Engine) -> None:
     """Undo expand() while the old workers go on."""
     with migration(engine) as op:
-        drop_reap_index(op, "example_delivery")
-        drop_claim_index(op, "example_delivery")
+        drop_job_indexes(op, "example_delivery")
         patiently(op, lambda: op.drop_column("example_delivery", "claimed_at"))
 
 

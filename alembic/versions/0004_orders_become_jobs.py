@@ -13,11 +13,9 @@ from alembic import op
 from sa_jobqueue import JobMixin, PriorityMixin
 from sa_jobqueue.migration import (
     add_job_columns,
-    create_claim_index,
-    create_reap_index,
-    drop_claim_index,
+    create_job_indexes,
     drop_job_columns,
-    drop_reap_index,
+    drop_job_indexes,
     reset_storage,
     tune_storage,
 )
@@ -32,13 +30,11 @@ MIXINS = (JobMixin.named(status="job_status"), PriorityMixin)
 
 def upgrade() -> None:
     add_job_columns(op, "example_order", *MIXINS, existing_rows="done")
-    create_claim_index(op, "example_order", *MIXINS, key="id")
-    create_reap_index(op, "example_order", *MIXINS)
+    create_job_indexes(op, "example_order", *MIXINS, key="id")
     tune_storage(op, "example_order")
 
 
 def downgrade() -> None:
     reset_storage(op, "example_order")
-    drop_reap_index(op, "example_order")
-    drop_claim_index(op, "example_order")
+    drop_job_indexes(op, "example_order")
     drop_job_columns(op, "example_order", *MIXINS)

@@ -73,20 +73,6 @@ class SetDefault(TableChange):
         return f"ALTER COLUMN {name} SET DEFAULT {default if literal else f'({default})'}"
 
 
-class RenameColumn(TableChange):
-    """ALTER TABLE .. RENAME COLUMN .. TO .."""
-
-    def __init__(self, column: Column[Any], name: str) -> None:
-        assert isinstance(column.table, Table)
-        super().__init__(column.table)
-        self.column = column
-        self.name = name
-
-    def changes(self, compiler: Any) -> str:
-        old = compiler.preparer.format_column(self.column)
-        return f"RENAME COLUMN {old} TO {compiler.preparer.quote(self.name)}"
-
-
 class SetStorage(TableChange):
     """ALTER TABLE .. SET (..) or RESET (..) of storage parameters."""
 
@@ -138,7 +124,6 @@ class DropIndexByAlter(TableChange):
 @compiles(AddColumns)
 @compiles(DropColumns)
 @compiles(SetDefault)
-@compiles(RenameColumn)
 @compiles(SetStorage)
 @compiles(DropIndexByAlter)
 def _alter_table(element: TableChange, compiler: Any, **kw: Any) -> str:

@@ -20,8 +20,6 @@ class SchemaChanges:
     """How one kind of database changes tables; the answers here are those of most.
 
     Attributes:
-        keeps_added_default: rows from before ADD COLUMN keep the default of that
-            statement, even if the column's default changes later.
         sets_defaults: ALTER TABLE gives a column another default. Without it there is
             :meth:`replace_column`, for which every row must store a value of its own.
         alters_many: one ALTER TABLE adds, or drops, several columns.
@@ -38,7 +36,6 @@ class SchemaChanges:
         fails: the statements after a change that failed.
     """
 
-    keeps_added_default: ClassVar[bool] = True
     sets_defaults: ClassVar[bool] = True
     alters_many: ClassVar[bool] = True
     concurrent_indexes: ClassVar[bool] = False

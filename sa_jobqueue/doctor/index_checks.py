@@ -36,7 +36,7 @@ def check_reap(subject: Subject) -> Iterator[Finding]:
     """Look for the index that reap() wants."""
     if subject.strategy.marks:
         wanted = wanted_reap_index(subject.spec, subject.examination)
-        helper = "create_reap_index" if wanted.of_model else ""
+        helper = "create_job_indexes" if wanted.of_model else ""
         yield _of_less_weight(Search(subject, "reap()", wanted, helper))
 
 
@@ -124,7 +124,7 @@ def _without_criterion(subject: Subject) -> Iterator[Finding]:
 
 
 def _claim_index(subject: Subject) -> Iterator[Finding]:
-    search = Search(subject, "the claim", wanted_claim_index(subject.spec), "create_claim_index")
+    search = Search(subject, "the claim", wanted_claim_index(subject.spec), "create_job_indexes")
     by_expressions = search.wanted.order is None  # then only the plan tells
     if not search.fitting and not by_expressions:
         yield _misfit(search)
@@ -177,7 +177,7 @@ def _key_indexes(subject: Subject) -> Iterator[Finding]:
         index = key_index(subject.mapping, limit.columns)
         if index is not None:
             wanted = WantedIndex(index)
-            yield _of_less_weight(Search(subject, who, wanted, "create_key_index"))
+            yield _of_less_weight(Search(subject, who, wanted, "create_job_indexes"))
             continue
         first, *more = names = tuple(column.key for column in limit.columns)
         key = f"[{names}]" if more else f'["{first}"]'

@@ -78,9 +78,9 @@ class WantedIndex:
 
     def predicate(self, examination: Examination, dialect: Dialect) -> str | None:
         """Return its predicate on this database, as SQLAlchemy writes it."""
-        where = examination.predicate(self.index)
-        if where is None:
-            return None
+        where: Any = examination.predicate(self.index)
+        if where is None or isinstance(where, str):  # autogenerate writes down what it has read
+            return where
         how = {"literal_binds": True, "include_table": False}
         return as_value(dialect, str(where.compile(dialect=dialect, compile_kwargs=how)))
 

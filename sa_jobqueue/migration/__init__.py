@@ -6,67 +6,37 @@ package. A table that has rows becomes a queue by these functions, which take Al
 
     from alembic import op
     from sa_jobqueue import JobMixin
-    from sa_jobqueue.migration import (
-        add_job_columns, create_claim_index, create_reap_index, tune_storage
-    )
+    from sa_jobqueue.migration import add_job_columns, create_job_indexes, tune_storage
 
     def upgrade() -> None:
         add_job_columns(op, "orders", JobMixin, existing_rows="done")
-        create_claim_index(op, "orders", JobMixin)
-        create_reap_index(op, "orders", JobMixin)
+        create_job_indexes(op, "orders", JobMixin)
         tune_storage(op, "orders")
 
 They commit by themselves, so give ``context.configure()`` the setting
-``transaction_per_migration=True``. Only the functions for the tables of control and of schedules
-run in the migration's own transaction. See ``docs/migrations.md``. This package is the only
+``transaction_per_migration=True``. See ``docs/migrations.md``. This package is the only
 one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 """
 
 from ..dialects.clock import clock_default
 from ..model.columns import timestamp_type
-from .autogenerate import create_index_online, drop_index_online, online_indexes
-from .backfill_rows import BATCH, Progress, backfill
+from .autogenerate import online_indexes
+from .backfill_rows import backfill
 from .columns import add_job_columns, drop_job_columns
-from .control_tables import (
-    create_control_tables,
-    create_schedules_table,
-    drop_control_tables,
-    drop_schedules_table,
-)
-from .indexes import (
-    create_claim_index,
-    create_key_index,
-    create_reap_index,
-    drop_claim_index,
-    drop_key_index,
-    drop_reap_index,
-)
-from .runner import PATIENCE, Op, patiently
-from .storage import DEAD_ROWS, FILLFACTOR, reset_storage, tune_storage
+from .indexes import create_index_online, create_job_indexes, drop_index_online, drop_job_indexes
+from .runner import Op, patiently
+from .storage import reset_storage, tune_storage
 
 __all__ = [
-    "BATCH",
-    "DEAD_ROWS",
-    "FILLFACTOR",
-    "PATIENCE",
     "Op",
-    "Progress",
     "add_job_columns",
     "backfill",
     "clock_default",
-    "create_claim_index",
-    "create_control_tables",
     "create_index_online",
-    "create_key_index",
-    "create_reap_index",
-    "create_schedules_table",
-    "drop_claim_index",
-    "drop_control_tables",
+    "create_job_indexes",
     "drop_index_online",
     "drop_job_columns",
-    "drop_key_index",
-    "drop_reap_index",
-    "drop_schedules_table",
+    "drop_job_indexes",
     "online_indexes",
     "patiently",
     "reset_storage",

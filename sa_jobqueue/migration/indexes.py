@@ -1,286 +1,357 @@
-"""Create and drop the indexes of claims and reapers, for a table, a class or a queue."""
+"""Create and drop the indexes of a queue, or any index, while others go on writing.
+
+PostgreSQL does it CONCURRENTLY, outside of a transaction; when that fails, it leaves an
+invalid index. Each partition of a table gets its own index in this way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import Index, Table
+from alembic.operations import ops
+from sqlalchemy import Connection, Index, Table
+from sqlalchemy import inspect as sa_inspect
 
+from ..dialects.ddl import OnlineIndex, RenameIndex
+from ..dialects.examination import IndexColumn, ServerIndex
+from ..doctor.wanted_index import WantedIndex, name_of, same_predicate
 from ..errors import ArgumentError
-from ..model.indexes import index_of, index_serving, key_indexes
-from ..model.mapping import any_mapping_of
+from ..model.indexes import index_serving, job_indexes, shortened, twin
 from ..queue import JobQueue
-from .build_index import build_index, drop_index
-from .runner import PATIENCE, Op, Runner
-from .tables import AnyTable, mapping_for, primary_key_of
+from .runner import PATIENCE, Op, Runner, log
+from .tables import AnyTable, mapping_for
 
-T = TypeVar("T")
+#: PostgreSQL cuts names after this number of bytes.
+_NAME_LENGTH = 63
 
 
-def create_claim_index(
+def create_job_indexes(
     op: Op,
     table: AnyTable | JobQueue[Any],
     *mixins: Any,
-    online: bool = True,
     replace: bool = False,
     key: Sequence[str] | str | None = None,
     queue_args: Mapping[str, Any] | None = None,
     name: str | None = None,
     schema: str | None = None,
-    partitions: Sequence[str] | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
-    """Create the index that claims walk, the same as the model declares.
+    """Create the indexes of a queue as the model declares them, while others go on writing.
 
-    Online, it commits by itself, and with it whatever the migration did before. After
-    an interruption it may be run again.
+    These are the indexes of claims and of reaps, those of ``per_key``, and that of
+    ``failed_index``. This commits by itself, and with it whatever the migration did
+    before. After an interruption it may be run again.
 
     Args:
-        table: a table's name, a Table or a mapped class; or a JobQueue: then the index
+        table: a table's name, or a mapped class; or a JobQueue: then one index is made, which
             serves that queue's predicate and order, also for a class without a mixin.
         mixins: the model's mixins, where `table` is a name.
-        online: whether others can write meanwhile. Otherwise a plain CREATE INDEX, in
-            the migration's own transaction.
-        replace: whether a different index of this name makes way, as after a change of
-            ``equality``: the new one is built beside it, then they are swapped in a moment.
+        replace: whether a different index of the same name makes way, as after a change of
+            ``equality``. The new one is built beside it, then they are swapped in a moment.
         key: the primary key's columns, which end the index; needed for --sql only.
         queue_args: the model's ``__queue_args__``, where `table` is a name.
         name: the index's name, where it is not the model's, for a JobQueue.
-        partitions: the names of the table's partitions, for --sql on PostgreSQL only;
-            None: it has no partitions.
         patience: how long to wait in all for locks that others hold; the time to build
             the index does not count.
 
     Raises:
-        ArgumentError: a different index of this name exists, and `replace` is False; or no
+        ArgumentError: a different index of the same name exists, and `replace` is False; or no
             index can serve the queue.
         LockTimeout: others kept the table locked.
     """
-    runner = Runner(op, patience=patience, partitions=partitions)
-    if isinstance(table, JobQueue):
-        index = _index_for(table, name=name)
-    else:
-        index = _index(
-            runner, table, mixins, "claim", key=key, queue_args=queue_args, schema=schema
-        )
-    build_index(runner, index, online=online, replace=replace)
+    runner = Runner(op, patience=patience)
+    if isinstance(table, str):
+        key = key or _primary_key(runner, table, schema)
+    for index in _indexes(runner, table, mixins, queue_args, schema, key, name):
+        _build_or_replace(runner, index, replace=replace)
 
 
-def create_reap_index(
-    op: Op,
-    table: AnyTable,
-    *mixins: Any,
-    online: bool = True,
-    replace: bool = False,
-    queue_args: Mapping[str, Any] | None = None,
-    schema: str | None = None,
-    partitions: Sequence[str] | None = None,
-    patience: timedelta = PATIENCE,
-) -> None:
-    """Create the index that reapers walk: status and owner_date.
-
-    Args:
-        table, mixins, online, replace, queue_args, schema, partitions, patience: as in
-            :func:`create_claim_index`.
-
-    Raises:
-        ArgumentError: a different index of this name exists.
-        LockTimeout: others kept the table locked.
-    """
-    runner = Runner(op, patience=patience, partitions=partitions)
-    index = _index(runner, table, mixins, "reap", key="id", queue_args=queue_args, schema=schema)
-    build_index(runner, index, online=online, replace=replace)
-
-
-def create_key_index(
-    op: Op,
-    table: AnyTable,
-    *mixins: Any,
-    online: bool = True,
-    replace: bool = False,
-    key: Sequence[str] | str | None = None,
-    queue_args: Mapping[str, Any] | None = None,
-    schema: str | None = None,
-    partitions: Sequence[str] | None = None,
-    patience: timedelta = PATIENCE,
-) -> None:
-    """Create the indexes of ``per_key``, by which claims with ``serial_by`` find the next keys.
-
-    ::
-
-        create_key_index(op, "orders", JobMixin, queue_args={"per_key": "account_id"})
-
-    Args:
-        queue_args: the model's ``__queue_args__`` with its ``per_key``, where `table` is a
-            name; one index is made for each key that it names.
-        table, mixins, online, replace, key, schema, partitions, patience: as in
-            :func:`create_claim_index`.
-
-    Raises:
-        ArgumentError: the model names no keys; or a different index of this name exists.
-        LockTimeout: others kept the table locked.
-    """
-    runner = Runner(op, patience=patience, partitions=partitions)
-    for index in _key_indexes(runner, table, mixins, key=key, queue_args=queue_args, schema=schema):
-        build_index(runner, index, online=online, replace=replace)
-
-
-def drop_key_index(
-    op: Op,
-    table: AnyTable,
-    *,
-    online: bool = True,
-    queue_args: Mapping[str, Any] | None = None,
-    schema: str | None = None,
-    partitions: Sequence[str] | None = None,
-    patience: timedelta = PATIENCE,
-) -> None:
-    """Drop the indexes of ``per_key``, those that exist.
-
-    Args:
-        table, online, queue_args, schema, partitions, patience: as in
-            :func:`create_key_index`.
-
-    Raises:
-        ArgumentError: the model names no keys.
-        LockTimeout: others kept the table locked.
-    """
-    runner = Runner(op, patience=patience, partitions=partitions)
-    for index in _key_indexes(runner, table, (), key="id", queue_args=queue_args, schema=schema):
-        drop_index(runner, index, online=online, with_replacement=True)
-
-
-def drop_claim_index(
+def drop_job_indexes(
     op: Op,
     table: AnyTable | JobQueue[Any],
     *,
-    online: bool = True,
+    queue_args: Mapping[str, Any] | None = None,
     name: str | None = None,
     schema: str | None = None,
-    partitions: Sequence[str] | None = None,
     patience: timedelta = PATIENCE,
 ) -> None:
-    """Drop the index that claims walk, if it exists.
+    """Drop the indexes of a queue, those that exist.
 
     Args:
-        table, online, name, schema, partitions, patience: as in :func:`create_claim_index`.
+        table, name, schema, patience: as in :func:`create_job_indexes`.
+        queue_args: the model's ``__queue_args__``, where `table` is a name, and these name a
+            ``per_key`` or the ``failed_index``.
 
     Raises:
         LockTimeout: others kept the table locked.
     """
-    runner = Runner(op, patience=patience, partitions=partitions)
-    if isinstance(table, JobQueue):
-        index = _index_for(table, name=name)
-    else:
-        index = _index(runner, table, (), "claim", key="id", queue_args=None, schema=schema)
-    drop_index(runner, index, online=online, with_replacement=True)
+    runner = Runner(op, patience=patience)
+    for index in _indexes(runner, table, (), queue_args, schema, "id", name):
+        _drop_all(runner, index)
 
 
-def drop_reap_index(
+def create_index_online(
     op: Op,
-    table: AnyTable,
+    index_name: str | None,
+    table_name: str,
+    columns: Sequence[Any],
     *,
-    online: bool = True,
-    schema: str | None = None,
-    partitions: Sequence[str] | None = None,
+    replace: bool = False,
     patience: timedelta = PATIENCE,
+    **options: Any,
 ) -> None:
-    """Drop the index that reapers walk, if it exists.
+    """Create an index as ``op.create_index`` does, while others go on writing.
+
+    It commits by itself, and with it whatever the migration did before. After an interruption
+    it may be run again.
 
     Args:
-        table, online, schema, partitions, patience: as in :func:`create_claim_index`.
+        index_name, table_name, columns, options: as of ``op.create_index``.
+        replace, patience: as in :func:`create_job_indexes`.
+
+    Raises:
+        ArgumentError: a different index of this name exists, and `replace` is False.
+        LockTimeout: others kept the table locked.
+    """
+    index = ops.CreateIndexOp(index_name, table_name, columns, **options).to_index()
+    _build_or_replace(Runner(op, patience=patience), index, replace=replace)
+
+
+def drop_index_online(
+    op: Op, index_name: str, table_name: str, *, patience: timedelta = PATIENCE, **options: Any
+) -> None:
+    """Drop an index as ``op.drop_index`` does, while others go on writing; it may be gone already.
+
+    Args:
+        index_name, table_name, options: as of ``op.drop_index``.
+        patience: as in :func:`create_job_indexes`.
 
     Raises:
         LockTimeout: others kept the table locked.
     """
-    runner = Runner(op, patience=patience, partitions=partitions)
-    index = _index(runner, table, (), "reap", key="id", queue_args=None, schema=schema)
-    drop_index(runner, index, online=online, with_replacement=True)
+    index = ops.DropIndexOp(index_name, table_name, **options).to_index()
+    _drop_all(Runner(op, patience=patience), index)
 
 
-# -- which index ----------------------------------------------------------
-
-
-def _index(
+def _indexes(
     runner: Runner,
-    table: AnyTable,
+    table: AnyTable | JobQueue[Any],
     mixins: Sequence[Any],
-    purpose: str,
-    *,
-    key: Sequence[str] | str | None,
     queue_args: Mapping[str, Any] | None,
     schema: str | None,
-) -> Index:
-    """Return the index that the model declares, or would declare."""
-    index = _found_in(
-        table,
-        runner,
-        mixins,
-        key=key,
-        queue_args=queue_args,
-        schema=schema,
-        find=lambda of: index_of(of, purpose),
-    )
-    if index is None:
-        raise ArgumentError(
-            f"{table!r} has no {purpose} index: its claim order has columns of another table, or "
-            "its mixins have no status column"
-        )
-    return index
-
-
-def _key_indexes(
-    runner: Runner,
-    table: AnyTable,
-    mixins: Sequence[Any],
-    *,
     key: Sequence[str] | str | None,
-    queue_args: Mapping[str, Any] | None,
-    schema: str | None,
+    name: str | None,
 ) -> list[Index]:
-    """Return the indexes of keys that the model declares, or would declare."""
-    found = _found_in(
-        table, runner, mixins, key=key, queue_args=queue_args, schema=schema, find=key_indexes
-    )
+    """Return the indexes that the model declares, or would declare; or that of a queue."""
+    if isinstance(table, JobQueue):
+        queue, spec = table.mapping, table.plan.spec
+        order, ready = spec.order_by or queue.order, spec.ready if queue.is_queue else None
+        return [index_serving(queue, spec.where, order=order, ready=ready, name=name)]
+    columns = (key,) if isinstance(key, str) else tuple(key or ())
+    mapping = mapping_for(runner, table, mixins, queue_args, schema, columns)
+    found = job_indexes(mapping.table)
     if not found:
         raise ArgumentError(
-            f"{table!r} has no keys: name them, as in queue_args={{'per_key': 'account_id'}}, or "
-            "in the model's __queue_args__"
+            f"{table!r} has no index for claims: its claim order has columns of another table, or "
+            "its mixins have no status column"
         )
     return found
 
 
-def _found_in(
-    table: AnyTable,
-    runner: Runner,
-    mixins: Sequence[Any],
-    *,
-    key: Sequence[str] | str | None,
-    queue_args: Mapping[str, Any] | None,
-    schema: str | None,
-    find: Callable[[Table], T],
-) -> T:
-    """Find something in the model's table, or else in that of a model with these mixins."""
-    real = table if isinstance(table, Table) else None
-    if isinstance(table, type):
-        real = any_mapping_of(table).table
-    found = None if real is None else find(real)
-    if found:
-        return found
-    columns = primary_key_of(runner, table, key=key, schema=schema)
-    return find(
-        mapping_for(runner, table, mixins, queue_args=queue_args, schema=schema, key=columns).table
+def _primary_key(runner: Runner, name: str, schema: str | None) -> Sequence[str]:
+    inspector = None if runner.offline else sa_inspect(runner.connection)
+    found = inspector and inspector.get_pk_constraint(name, schema)["constrained_columns"]
+    if not found:
+        raise ArgumentError(
+            f"no primary key of {name!r} is known, and a --sql script cannot look for it: name it, "
+            'or other unique columns, as in key="id" or key=("tenant", "id")'
+        )
+    return found
+
+
+# -- as wanted ------------------------------------------------------------
+
+
+def _build_or_replace(runner: Runner, index: Index, *, replace: bool = False) -> None:
+    """Create an index unless it exists.
+
+    Args:
+        replace: a different index of the same name makes way, when the new one is built.
+
+    Raises:
+        ArgumentError: a different index of the same name exists, and `replace` is False.
+        LockTimeout: others kept the table locked.
+    """
+    with runner.outside_transaction():
+        if not runner.offline:
+            if _is_there(runner, index, replace=replace):
+                log.info("%s exists already", index.name)
+                return
+            replace = replace and _existing(runner, index) is not None
+        if replace:
+            _replace(runner, index)
+        else:
+            _build(runner, index)
+
+
+def _drop_all(runner: Runner, index: Index) -> None:
+    """Drop an index if it exists, and what an interrupted replacement has built beside it.
+
+    Raises:
+        LockTimeout: others kept the table locked.
+    """
+    with runner.outside_transaction():
+        if runner.offline:
+            _drop(runner, index)
+            return
+        # Dropping it drops those of the partitions too, except after an interrupted build.
+        parts = runner.partitions_of(_table_of(index)) or []
+        for whole in (index, _beside(runner, index)):
+            for each in (whole, *(_index_of(runner, part, whole) for part in parts)):
+                if _existing(runner, each) is not None:
+                    _drop(runner, each)
+
+
+# -- how it is built ------------------------------------------------------
+
+
+def _build(runner: Runner, index: Index) -> None:
+    """Create an index without locking writers out."""
+    parts = runner.partitions_of(_table_of(index))
+    concurrently = runner.changes.concurrent_indexes
+    for part in parts or []:
+        _change_concurrently(runner, _index_of(runner, part, index))
+    if parts is None and concurrently:
+        _change_concurrently(runner, index)
+        return
+    # For a table with partitions this adopts their indexes, and builds none.
+    statement = OnlineIndex(index, ending=runner.changes.create_online)
+    runner.change([statement], what=f"CREATE INDEX {index.name}")
+
+
+def _replace(runner: Runner, index: Index) -> None:
+    """Build the wanted index beside the one that it replaces, then swap them in a moment.
+
+    So claims have the old index until they have the new one.
+    """
+    what, changes = f"replace INDEX {index.name}", runner.changes
+    if not changes.builds_beside:
+        runner.change([OnlineIndex(index, drop=True), OnlineIndex(index)], what=what)
+        return
+    built = _beside(runner, index)
+    if runner.offline or not _is_there(runner, built, replace=True):
+        if not runner.offline and _existing(runner, built) is not None:
+            _drop(runner, built)
+        _build(runner, built)
+    parts = runner.partitions_of(_table_of(index)) or []
+    statements = changes.swap(index, built, _connection(runner))
+    for part in parts:
+        statements.append(RenameIndex(*(_index_of(runner, part, each) for each in (built, index))))
+    runner.change(statements, what=what)
+
+
+def _drop(runner: Runner, index: Index) -> None:
+    changes = runner.changes
+    if changes.concurrent_indexes and runner.partitions_of(_table_of(index)) is None:
+        _change_concurrently(runner, index, drop=True)
+    else:
+        statement = changes.drop_index(index, _connection(runner))
+        runner.change([statement], what=f"DROP INDEX {index.name}")
+
+
+def _change_concurrently(runner: Runner, index: Index, *, drop: bool = False) -> None:
+    """Run CREATE or DROP INDEX CONCURRENTLY.
+
+    It waits for locks in one go: nobody queues behind it, and a retry would lose what is built.
+    """
+    statement = OnlineIndex(twin(index, postgresql_concurrently=True), drop=drop)
+    if runner.offline:
+        runner.run(statement)
+        return
+
+    def attempt() -> None:
+        there = _existing(runner, index) is not None if drop else _is_there(runner, index)
+        if there is drop:
+            with runner.changes.waiting_at_most(runner.connection, runner.patience):
+                runner.run(statement)
+
+    runner.retry_while_locked(
+        attempt,
+        what=f"{'DROP' if drop else 'CREATE'} INDEX {index.name}",
+        at_most=runner.patience,
+        leaves=(
+            f"{index.name} may be there and invalid: it serves no query and makes writes slower, "
+            "until the migration runs again, which drops it first."
+        ),
     )
 
 
-def _index_for(queue: JobQueue[Any], *, name: str | None) -> Index:
-    spec = queue.plan.spec
-    return index_serving(
-        queue.mapping,
-        spec.where,
-        order=spec.order_by or queue.mapping.order,
-        ready=spec.ready if queue.mapping.is_queue else None,
-        name=name,
+def _beside(runner: Runner, index: Index) -> Index:
+    """Return the index that is built beside the one that it replaces."""
+    name = f"{name_of(index, runner.context.dialect)}_new_of_sa_jobqueue"
+    return twin(index, name=shortened(name, _NAME_LENGTH))
+
+
+def _index_of(runner: Runner, part: Table, index: Index) -> Index:
+    """Return the index of a partition, with a name that no other index has."""
+    name = f"{name_of(index, runner.context.dialect)}_{part.name}"
+    return twin(index, name=shortened(name, _NAME_LENGTH), table=part)
+
+
+def _connection(runner: Runner) -> Connection | None:
+    return None if runner.offline else runner.connection
+
+
+# -- what is there --------------------------------------------------------
+
+
+def _is_there(runner: Runner, index: Index, *, replace: bool = False) -> bool:
+    """Tell whether the index exists, for instance from an interrupted run.
+
+    An invalid one that CREATE INDEX CONCURRENTLY has left is dropped: no claim could use it.
+    Databases print an expression in words of their own. An index of expressions is taken for
+    the wanted one, unless it is to be replaced: then it is built anew.
+
+    Raises:
+        ArgumentError: a different index of the same name exists, and `replace` is False.
+    """
+    found = _existing(runner, index)
+    if found is None:
+        return False
+    if found.unusable and runner.changes.concurrent_indexes:
+        log.info("%s is invalid: it is dropped and built again", index.name)
+        _drop(runner, index)
+        return False
+    wanted = WantedIndex(index)
+    predicate = wanted.predicate(runner.database.examination(), runner.context.dialect)
+    columns = wanted.order
+    if columns is not None and not runner.database.descending_indexes:
+        columns = [IndexColumn(column.name) for column in columns]
+    fits = (
+        bool(index.unique) == found.unique
+        and same_predicate(found.predicate, predicate)
+        and (not replace if columns is None else columns == [*found.columns])
     )
+    if fits or replace:
+        return fits
+    unique, there = ("UNIQUE " if each.unique else "" for each in (index, found))
+    where = f" WHERE {predicate}" if predicate else ""
+    raise ArgumentError(
+        f"{_table_of(index).description!r} has a different index of this name already, "
+        f"{there}{found}, but claims and reapers need {unique}{wanted}{where}: "
+        "replace=True builds the wanted index, and then drops the one that is there"
+    )
+
+
+def _existing(runner: Runner, index: Index) -> ServerIndex | None:
+    """Return the index of this name in the database."""
+    there = runner.database.examination().indexes(runner.connection, _table_of(index))
+    name = name_of(index, runner.context.dialect)
+    return next((found for found in there if found.name == name), None)
+
+
+def _table_of(index: Index) -> Table:
+    assert index.table is not None
+    return index.table

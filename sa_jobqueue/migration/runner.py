@@ -5,22 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Column, Connection, Executable, MetaData, Table, text
+from sqlalchemy import Connection, Executable, MetaData, Table, text
 
 from ..ages import duration_text
-from ..dialects import (
-    Database,
-    database_of,
-    database_of_dialect,
-    is_lock_timeout,
-    is_transient,
-)
+from ..dialects import Database, database_of, database_of_dialect, is_lock_timeout, is_transient
 from ..dialects.schema_changes import SchemaChanges
 from ..errors import ArgumentError, LockTimeout
 
@@ -29,9 +23,6 @@ PATIENCE = timedelta(minutes=2)
 
 #: The time between two tries, so that everybody who queued behind the first has a turn.
 _PAUSE = timedelta(seconds=1)
-
-#: What a failed change has left.
-NOTHING_CHANGED = "Nothing was changed by this step."
 
 T = TypeVar("T")
 
@@ -51,16 +42,11 @@ class Runner:
 
     Args:
         patience: how long a change waits in all for locks that others hold.
-        partitions: the names of a table's partitions, for a script, which has no
-            database to ask; None: the table has no partitions.
     """
 
-    def __init__(
-        self, op: Op, *, patience: timedelta = PATIENCE, partitions: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, op: Op, *, patience: timedelta = PATIENCE) -> None:
         self.context = op.get_context()
         self.patience = patience
-        self.partitions = partitions
         # What is begun from now on is begun by our own reads, so we may end it.
         self._found_unused = not self.offline and not self.connection.in_transaction()
 
@@ -87,43 +73,24 @@ class Runner:
         """How the database changes a table."""
         return self.database.schema_changes()
 
-    def waiting_briefly(self) -> AbstractContextManager[None]:
-        """Wait for locks only as long as a change does; see :meth:`SchemaChanges.waiting_at_most`.
-
-        Enter it outside of any transaction.
-        """
-        longest = self.changes.longest_wait(self.connection)
-        return self.changes.waiting_at_most(self.connection, longest)
-
     def partitions_of(self, table: Table) -> list[Table] | None:
-        """Return a table's partitions where they need changes of their own; None: it has none.
-
-        Raises:
-            ArgumentError: the model has partitions, and there is no database to ask for
-                them.
-        """
-        if not self.changes.partitions_apart:
+        """Return a table's partitions where they need changes of their own; None: it has none."""
+        if self.offline or not self.changes.partitions_apart:
             return None
-        if self.offline:
-            return self._given_partitions(table)
         found = self.changes.partitions(self.connection, table)
         if found is None:
             return None
         return [table.to_metadata(MetaData(), schema=schema, name=name) for schema, name in found]
 
-    def _given_partitions(self, table: Table) -> list[Table] | None:
-        if self.partitions is not None:
-            return [table.to_metadata(MetaData(), name=name) for name in self.partitions]
-        if table.kwargs.get("postgresql_partition_by"):
-            raise ArgumentError(
-                f"without a database the partitions of {table.description!r} are not known: name "
-                f'them, as in partitions=("{table.name}_1", "{table.name}_2"), or () for none'
-            )
-        return None
-
     def run(self, statement: Executable | str) -> None:
         """Run one statement, or write it to the script."""
         self.context.execute(text(statement) if isinstance(statement, str) else statement)
+
+    def _run_all(self, statements: Sequence[Executable | str]) -> None:
+        for statement in statements:
+            self.run(statement)
+
+    # -- transactions -----------------------------------------------------
 
     @contextmanager
     def outside_transaction(self) -> Iterator[None]:
@@ -131,49 +98,44 @@ class Runner:
 
         Otherwise a lock of the table would be kept until the whole migration ends.
         """
-        if not self.offline:
-            options = self.connection.get_execution_options()
-            if options.get("isolation_level") == "AUTOCOMMIT":  # the caller has left it already
-                with self.changes.without_transaction(self.connection):
-                    yield
-                return
-            broken_off = self._end_transaction_that_alembic_does_not_end()
-            with (
-                self.context.autocommit_block(),
-                self.changes.without_transaction(self.connection),
-            ):
-                yield
-            if broken_off:
-                self.context._transaction = self.connection.begin()  # as autocommit_block() does
-            return
-        with self.context.autocommit_block():
+        with ExitStack() as entered:
+            if self.offline:
+                entered.enter_context(self.context.autocommit_block())
+            else:
+                options = self.connection.get_execution_options()
+                if options.get("isolation_level") != "AUTOCOMMIT":  # the caller has not left it
+                    self._leave_transaction_to_alembic()
+                    entered.enter_context(self.context.autocommit_block())
+                entered.enter_context(self.changes.without_transaction(self.connection))
             yield
 
-    def _end_transaction_that_alembic_does_not_end(self) -> bool:
-        """Commit what our reads have begun; tell whether the migration committed Alembic's own.
+    def _leave_transaction_to_alembic(self) -> None:
+        """Have Alembic's own transaction open, or none, as its ``autocommit_block()`` wants it.
 
-        Alembic's ``autocommit_block()`` ends Alembic's transaction only. It fails with a bare
-        assertion where another one is open, and with InvalidRequestError after
-        ``op.get_bind().commit()``.
+        It fails with a bare assertion where another one is open, and with InvalidRequestError after
+        the migration's ``op.get_bind().commit()``.
 
         Raises:
             ArgumentError: a transaction of the caller's is open.
         """
         # A private attribute, since no public attribute of Alembic tells whose transaction this is.
         alembics = self.context._transaction
-        broken_off = alembics is not None and not alembics.is_active
-        if not self.connection.in_transaction() or (alembics is not None and not broken_off):
-            return broken_off
-        if not broken_off and not self._found_unused:
-            raise ArgumentError(
-                "a transaction that is not Alembic's is open, and this change commits by itself. "
-                "Where env.py has used the connection before context.configure(), for a SET or a "
-                "SELECT, let it commit that, or call op.get_bind().commit() in the migration, "
-                "before this. Inside engine.begin() take a connection of its own for this, or "
-                "online=False for an index"
-            )
-        self.connection.commit()
-        return broken_off
+        if alembics is not None and alembics.is_active:
+            return
+        if self.connection.in_transaction():
+            if alembics is None and not self._found_unused:
+                raise ArgumentError(
+                    "a transaction that is not Alembic's is open, and this change commits by "
+                    "itself. Where env.py has used the connection before context.configure(), for "
+                    "a SET or a SELECT, let it commit that, or call op.get_bind().commit() in the "
+                    "migration, before this. Inside engine.begin() take a connection of its own "
+                    "for this, or op.create_index for an index"
+                )
+            self.connection.commit()  # what our reads have begun
+        if alembics is not None:
+            self.context._transaction = self.connection.begin()
+
+    # -- locks ------------------------------------------------------------
 
     def change(
         self, statements: Sequence[Executable], *, what: str, locked: Table | None = None
@@ -186,54 +148,39 @@ class Runner:
             what: names the change in messages.
             locked: the table that nobody else may use between the statements.
         """
-        if not statements:
-            return
         lock = None if locked is None else self.changes.table_lock(locked)
         begins, ends = ((), ()) if lock is None else (lock[:1], lock[1:])
-        if self.offline:
-            self.write_to_script(partial(self._run_all, [*begins, *statements, *ends]))
-            return
         # InnoDB commits each statement, also where the next one finds a lock: so each is
         # repeated alone.
-        apart = lock is None and not self.changes.together
-        parts = [[statement] for statement in statements] if apart else [statements]
-        for part in parts:
-            run = partial(self._run_all, [*begins, *part])
-            self.retry_while_locked(partial(self.try_briefly, run, ends=ends), what=what)
+        apart = lock is None and not self.changes.together and not self.offline
+        for part in [[each] for each in statements] if apart else [statements]:
+            if part:
+                self.briefly(partial(self._run_all, [*begins, *part]), what=what, ends=ends)
 
-    def altered_together(self, columns: list[Column[Any]]) -> list[list[Column[Any]]]:
-        """Group columns by the ALTER TABLE that adds or drops them."""
-        if self.changes.alters_many:
-            return [columns] if columns else []
-        return [[column] for column in columns]
-
-    def write_to_script(self, change: Callable[[], object]) -> None:
-        """Write a change to the script, between the statements that keep its waits brief."""
-        self._run_all(self.changes.begins)
-        change()
-        self._run_all(self.changes.ends)
-
-    def try_briefly(self, change: Callable[[], object], *, ends: Sequence[str] = ()) -> None:
-        """Call a change once; it waits only briefly for the table's lock.
-
-        Call this inside :meth:`outside_transaction`.
+    def briefly(self, change: Callable[[], object], *, what: str, ends: Sequence[str] = ()) -> None:
+        """Call a change that waits only briefly for the table's lock, until it has the lock.
 
         Args:
             ends: statements that are run after the change, also where it fails.
         """
         changes = self.changes
-        self._run_all(changes.begins)
-        try:
-            with changes.limited_table_wait(self.connection):
-                change()
-        except BaseException:
-            self._run_all([*ends, *changes.fails])
-            raise
-        self._run_all([*ends, *changes.ends])
 
-    def _run_all(self, statements: Sequence[Executable | str]) -> None:
-        for statement in statements:
-            self.run(statement)
+        def attempt() -> None:
+            self._run_all(changes.begins)
+            try:
+                with changes.limited_table_wait(self.connection):
+                    change()
+            except BaseException:
+                self._run_all([*ends, *changes.fails])
+                raise
+            self._run_all([*ends, *changes.ends])
+
+        if self.offline:
+            self._run_all(changes.begins)
+            change()
+            self._run_all([*ends, *changes.ends])
+        else:
+            self.retry_while_locked(attempt, what=what)
 
     def retry_while_locked(
         self,
@@ -241,7 +188,7 @@ class Runner:
         *,
         what: str,
         at_most: timedelta | None = None,
-        leaves: Callable[[], str] = lambda: NOTHING_CHANGED,
+        leaves: str = "Nothing was changed by this step.",
     ) -> T:
         """Call a change until it finds no lock of others, or until patience ends.
 
@@ -252,7 +199,7 @@ class Runner:
             what: names the change in messages.
             at_most: how long one try waits for a lock before it fails; by default as
                 long as a change waits.
-            leaves: called when patience has ended; describes what the change has left.
+            leaves: what the change has left when patience has ended.
 
         Raises:
             LockTimeout: others held the lock all the time.
@@ -264,28 +211,21 @@ class Runner:
             try:
                 return change()
             except Exception as error:  # a handle_error listener may raise what it likes
-                if not self.is_temporary(error):
+                if not is_lock_timeout(error) and not is_transient(error):
                     raise
                 if is_lock_timeout(error):
                     waited += min(timedelta(seconds=time.monotonic() - began), limit)
                 if waited >= self.patience:
                     raise LockTimeout(
                         f"{what}: another transaction kept its lock for "
-                        f"{duration_text(self.patience)}. {leaves()} Find that transaction among "
+                        f"{duration_text(self.patience)}. {leaves} Find that transaction among "
                         "the longest open ones, and end it or wait for it; then run the "
                         "migration again. patience= gives it more time."
                     ) from error
-                log.info(
-                    "%s: another transaction has it locked; next try in %s",
-                    what,
-                    duration_text(_PAUSE),
-                )
+            pause = duration_text(_PAUSE)
+            log.info("%s: another transaction has it locked; next try in %s", what, pause)
             time.sleep(_PAUSE.total_seconds())
             waited += _PAUSE
-
-    def is_temporary(self, error: BaseException) -> bool:
-        """Tell whether an error goes away once others have released their locks."""
-        return is_lock_timeout(error) or is_transient(error)
 
 
 def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PATIENCE) -> None:
@@ -309,9 +249,4 @@ def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PAT
     """
     runner = Runner(op, patience=patience)
     with runner.outside_transaction():
-        if runner.offline:
-            runner.write_to_script(change)
-        else:
-            runner.retry_while_locked(
-                partial(runner.try_briefly, change), what="a change of your own"
-            )
+        runner.briefly(change, what="a change of your own")

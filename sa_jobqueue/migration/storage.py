@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..dialects.ddl import SetStorage
 from .runner import Op, Runner, log
-from .tables import AnyTable, as_table
-
-#: A tenth of each page stays free for new versions of its rows.
-FILLFACTOR = 90
-
-#: Autovacuum starts at this number of dead rows, however many rows are done.
-DEAD_ROWS = 10_000
+from .tables import AnyTable, bare_table
 
 
 def tune_storage(
     op: Op,
     table: AnyTable,
     *,
-    fillfactor: int = FILLFACTOR,
-    dead_rows: int = DEAD_ROWS,
+    fillfactor: int = 90,
+    dead_rows: int = 10_000,
     schema: str | None = None,
-    partitions: Sequence[str] | None = None,
 ) -> None:
     """Make PostgreSQL vacuum a queue's table in time; other databases are left as they are.
 
@@ -33,46 +24,31 @@ def tune_storage(
     later, call this again with the partition or with the table.
 
     Args:
-        fillfactor: how full pages are written from now on, in percent.
+        fillfactor: how full pages are written from now on, in percent. The rest stays free
+            for new versions of their rows.
         dead_rows: how many changed rows start autovacuum and autoanalyze.
-        partitions: the names of the table's partitions, for --sql only; None: it has
-            no partitions.
     """
-    runner = Runner(op, partitions=partitions)
-    _alter(runner, table, schema=schema, fillfactor=fillfactor, dead_rows=dead_rows)
+    _alter(op, table, schema, fillfactor=fillfactor, dead_rows=dead_rows)
 
 
-def reset_storage(
-    op: Op, table: AnyTable, *, schema: str | None = None, partitions: Sequence[str] | None = None
-) -> None:
-    """Undo :func:`tune_storage`: restore the server's defaults.
-
-    Args:
-        partitions: as in :func:`tune_storage`.
-    """
-    _alter(Runner(op, partitions=partitions), table, schema=schema, reset=True)
+def reset_storage(op: Op, table: AnyTable, *, schema: str | None = None) -> None:
+    """Undo :func:`tune_storage`: restore the server's defaults."""
+    _alter(op, table, schema, reset=True, fillfactor=0, dead_rows=0)
 
 
 def _alter(
-    runner: Runner,
-    table: AnyTable,
-    *,
-    schema: str | None,
-    fillfactor: int = FILLFACTOR,
-    dead_rows: int = DEAD_ROWS,
-    reset: bool = False,
+    op: Op, table: AnyTable, schema: str | None, *, reset: bool = False, **values: int
 ) -> None:
-    parameters = runner.changes.storage_of_queue(fillfactor=fillfactor, dead_rows=dead_rows)
+    runner = Runner(op)
+    parameters = runner.changes.storage_of_queue(**values)
     if not parameters:
         return
-    whole = as_table(table, schema)
+    whole = bare_table(table, schema)
     parts = runner.partitions_of(whole)
     if parts is not None:
-        log.info(
-            "%s has %d partitions, each with storage parameters of its own; partitions that are "
-            "created later need them too",
-            whole.description,
-            len(parts),
+        later = (
+            "each with storage parameters of its own; partitions that are created later need them"
         )
+        log.info("%s has %d partitions, %s too", whole.description, len(parts), later)
     for part in [whole] if parts is None else parts:
         runner.run(SetStorage(part, parameters, reset=reset))

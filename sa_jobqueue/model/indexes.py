@@ -132,9 +132,9 @@ def key_index(mapping: QueueMapping, key: Sequence[Any]) -> Index | None:
     return index_of(mapping.table, _per_key(key))
 
 
-def key_indexes(table: Table) -> list[Index]:
-    """Return the indexes of serial keys that the model of a table declares."""
-    return [index for purpose, index in _indexes_of(table).items() if purpose.startswith("key_")]
+def job_indexes(table: Table) -> list[Index]:
+    """Return the indexes that the model of a queue declares for a table."""
+    return list(vars(table).get(_KEPT, {}).values())
 
 
 def _per_key(key: Sequence[Any]) -> str:
@@ -205,11 +205,6 @@ def claim_index(mapping: QueueMapping) -> Index | None:
 def index_of(table: Table, purpose: str) -> Index | None:
     """Return a mapped table's index for a purpose, such as ``"claim"`` or ``"reap"``."""
     return _indexes_of(table).get(purpose)
-
-
-def has_indexes_of_ours(table: Table) -> bool:
-    """Tell whether a table has an index of a queue."""
-    return bool(vars(table).get(_KEPT))
 
 
 def _indexes_of(table: Table) -> dict[str, Index]:

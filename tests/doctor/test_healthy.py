@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, declarative_base
 
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, PriorityMixin, claim
 from sa_jobqueue.doctor import Report, examine
-from sa_jobqueue.migration import create_claim_index, drop_claim_index
+from sa_jobqueue.migration import create_job_indexes, drop_job_indexes
 from sa_jobqueue.testing import assert_claim_is_indexed
 from sa_jobqueue.workflow import Workflow
 from tests import models
@@ -171,12 +171,12 @@ def test_the_index_that_a_migration_makes_for_a_queue_is_the_one_that_is_wanted(
         assert_claim_is_indexed(engine, queue)
 
     with migrating(engine) as op:
-        create_claim_index(op, queue)
+        create_job_indexes(op, queue)
 
     assert_claim_is_indexed(engine, queue)
     assert_claim_is_indexed(engine, Mail)
     with migrating(engine) as op:
-        drop_claim_index(op, queue)
+        drop_job_indexes(op, queue)
     assert_claim_is_indexed(Session(engine), Mail)
 
 

@@ -135,7 +135,7 @@ STATES = {
         UNUSABLE, Mail, on=SERVERS
     ),
     "error [index] no index serves the claim, which wants (status, recipient DESC, id) .. "
-    "create_claim_index(op, queue)); declare it in __table_args__": at(nothing, BY_RECIPIENT),
+    "create_job_indexes(op, queue)); declare it in __table_args__": at(nothing, BY_RECIPIENT),
     "error [index] the claim index of Message begins with channel .. JobQueue(Message, Mess": at(
         Models.metadata.create_all, Message
     ),

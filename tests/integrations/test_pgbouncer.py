@@ -29,11 +29,9 @@ from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import (
     add_job_columns,
     backfill,
-    create_claim_index,
-    create_reap_index,
-    drop_claim_index,
+    create_job_indexes,
     drop_job_columns,
-    drop_reap_index,
+    drop_job_indexes,
     patiently,
     tune_storage,
 )
@@ -258,14 +256,12 @@ def test_migrations_leave_no_setting_behind(fresh_database: URL) -> None:
         before = settings_left(url)
         with migrating(create_engine(url, poolclass=NullPool)) as op:
             add_job_columns(op, "orders", *MIXINS, existing_rows="amount > 10", batch=3)
-            create_claim_index(op, "orders", *MIXINS)
-            create_claim_index(op, "orders", *MIXINS, queue_args={"equality": "note"}, replace=True)
-            create_reap_index(op, "orders", *MIXINS)
+            create_job_indexes(op, "orders", *MIXINS)
+            create_job_indexes(op, "orders", *MIXINS, queue_args={"equality": "note"}, replace=True)
             backfill(op, "orders", "amount < 5", values={"note": "few"}, batch=2)
             patiently(op, lambda: op.create_index("ix_note", "orders", ["note"]))
             tune_storage(op, "orders")
-            drop_reap_index(op, "orders")
-            drop_claim_index(op, "orders")
+            drop_job_indexes(op, "orders")
             drop_job_columns(op, "orders", *MIXINS)
 
         assert settings_left(url) == before

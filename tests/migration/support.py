@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
-    NullPool,
     String,
     Table,
     event,
@@ -33,8 +31,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin, claim
-from sa_jobqueue.migration import add_job_columns
-from tests.support import make_engine
+from sa_jobqueue.migration import (
+    add_job_columns,
+    create_job_indexes,
+    drop_job_columns,
+    drop_job_indexes,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,64 +105,6 @@ def insert_orders(engine: Engine, amounts: range | list[int]) -> list[int]:
         return list(found)[-len(amounts) :]
 
 
-class Writer(threading.Thread):
-    """Old code that inserts and commits orders one after the other.
-
-    Attributes:
-        written: the number of orders inserted.
-    """
-
-    def __init__(self, url: URL) -> None:
-        super().__init__()
-        self.url = url
-        self.written = 0
-        self.error: BaseException | None = None
-        self._goes_on = threading.Condition()
-        self._ended = False
-
-    def run(self) -> None:
-        engine = make_engine(self.url, poolclass=NullPool)
-        try:
-            with engine.connect() as connection:
-                while not self._ended:
-                    connection.execute(insert(ORDERS), {"amount": 0})
-                    connection.commit()
-                    self._count()
-        except BaseException as error:
-            self.error = error
-            self._count()
-
-    def _count(self) -> None:
-        with self._goes_on:
-            self.written += 1
-            self._goes_on.notify_all()
-
-    def wait_for_more(self) -> None:
-        """Wait for two more inserts: the second began after this call."""
-        with self._goes_on:
-            before = self.written
-            assert self._goes_on.wait_for(lambda: self.error or self.written > before + 1, 30)
-        if self.error is not None:
-            raise self.error
-
-    def end(self) -> None:
-        self._ended = True
-        self.join()
-
-
-@contextmanager
-def writing(url: URL) -> Iterator[Writer]:
-    """Insert orders all the time, from before this block until after it."""
-    writer = Writer(url)
-    writer.start()
-    try:
-        writer.wait_for_more()
-        yield writer
-        writer.wait_for_more()
-    finally:
-        writer.end()
-
-
 class Broken(Exception):
     """The error that interrupts a migration."""
 
@@ -224,8 +168,30 @@ def scalar(bind: Engine | Connection, statement: str) -> Any:
 
 
 def adopt(engine: Engine, existing_rows: Any, *mixins: Any, **options: Any) -> None:
+    """Add the columns of a queue."""
     with migrating(engine) as op:
         add_job_columns(op, "orders", *(mixins or MIXINS), existing_rows=existing_rows, **options)
+
+
+def make_queue(engine: Engine, existing_rows: Any, *mixins: Any, table: Any = "orders") -> None:
+    """Add the columns and the indexes of a queue."""
+    mixins = mixins or (MIXINS if table == "orders" else ())
+    with migrating(engine) as op:
+        add_job_columns(op, table, *mixins, existing_rows=existing_rows)
+        create_job_indexes(op, table, *mixins)
+
+
+def unmake_queue(engine: Engine, *mixins: Any, table: Any = "orders") -> None:
+    """Drop what make_queue() has made."""
+    with migrating(engine) as op:
+        drop_job_indexes(op, table)
+        drop_job_columns(op, table, *(mixins or (MIXINS if table == "orders" else ())))
+
+
+def execute(engine: Engine, *statements: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
 
 
 def differences(engine: Engine, metadata: MetaData) -> list[Any]:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Engine, MetaData
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import ArgumentError, JobMixin, JobQueue, claim
+from sa_jobqueue import JobMixin
 from sa_jobqueue.migration import (
     add_job_columns,
     backfill,
-    create_claim_index,
-    create_reap_index,
-    drop_claim_index,
+    create_job_indexes,
     drop_job_columns,
-    drop_reap_index,
+    drop_job_indexes,
     reset_storage,
     tune_storage,
 )
 from tests.docs.markdown import code_blocks, page
-from tests.migration.support import column_names, index_names, migrating, scalar, writing_script
+from tests.migration.support import (
+    column_names,
+    execute,
+    index_names,
+    migrating,
+    scalar,
+)
 from tests.support import SERVERS, statements_seen
 
 PARCELS = "CREATE TABLE parcels (id int NOT NULL, day int NOT NULL, PRIMARY KEY (id, day))"
@@ -54,7 +57,8 @@ LAYOUTS = {
         ],
     },
 }
-INDEXES = {"ix_parcels_claim", "ix_parcels_reap"}
+OPTIONS = "SELECT reloptions FROM pg_class WHERE oid = CAST('{}' AS regclass)"
+VALID = "SELECT bool_and(indisvalid) FROM pg_index"
 
 pytestmark = pytest.mark.only_on(*SERVERS)
 
@@ -73,34 +77,26 @@ class Parcel(JobMixin, Base):
     day: Mapped[int] = mapped_column(primary_key=True)
 
 
-def run(engine: Engine, *statements: str) -> None:
-    with engine.begin() as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-
-
 @pytest.fixture(params=["hash", "range"])
 def depot(engine: Engine, db_alias: str, request: pytest.FixtureRequest) -> Engine:
     """The engine of a database with forty parcels in partitions."""
-    run(engine, *LAYOUTS[db_alias][request.param])
     rows = ", ".join(f"({number}, {number % 20})" for number in range(40))
-    run(engine, f"INSERT INTO parcels (id, day) VALUES {rows}")
+    insert = f"INSERT INTO parcels (id, day) VALUES {rows}"
+    execute(engine, *LAYOUTS[db_alias][request.param], insert)
     return engine
 
 
 def adopt(engine: Engine, existing_rows: str = "done") -> None:
     with migrating(engine) as op:
         add_job_columns(op, "parcels", existing_rows=existing_rows)
-        create_claim_index(op, "parcels")
-        create_reap_index(op, "parcels")
+        create_job_indexes(op, "parcels")
         tune_storage(op, "parcels")
 
 
 def abandon(engine: Engine) -> None:
     with migrating(engine) as op:
         reset_storage(op, "parcels")
-        drop_reap_index(op, "parcels")
-        drop_claim_index(op, "parcels")
+        drop_job_indexes(op, "parcels")
         drop_job_columns(op, "parcels")
 
 
@@ -116,230 +112,103 @@ def differences(engine: Engine, metadata: MetaData) -> list[Any]:
         return list(compare_metadata(context, metadata))
 
 
-def claimed(engine: Engine) -> set[int]:
-    with Session(engine) as session:
-        jobs = claim(session, Parcel, owner="worker", limit=100)
-        session.commit()
-        return {job.id for job in jobs}
-
-
-def test_a_partitioned_table_becomes_the_models_queue_and_no_old_row_is_a_job(
-    depot: Engine,
-) -> None:
-    adopt(depot)
-    run(depot, "INSERT INTO parcels (id, day) VALUES (100, 5)")
+def test_a_partitioned_table_becomes_the_models_queue_and_back(depot: Engine) -> None:
+    with statements_seen(depot) as seen:
+        adopt(depot, "id >= 30")
+    execute(depot, "INSERT INTO parcels (id, day) VALUES (100, 5)")
 
     assert differences(depot, Base.metadata) == []
-    assert claimed(depot) == {100}
-
-
-def test_rows_of_a_criterion_become_jobs_in_every_partition(depot: Engine) -> None:
-    adopt(depot, "id >= 30")
-
-    assert claimed(depot) == set(range(30, 40))
-
-
-def test_running_the_migration_again_changes_nothing(depot: Engine) -> None:
-    adopt(depot)
-
+    waiting = "SELECT COUNT(*) FROM parcels WHERE status = 'unclaimed'"
+    assert scalar(depot, waiting) == 11
+    altered = [one for one in seen if one.startswith("ALTER TABLE")]
+    if depot.name != "postgresql":
+        assert all(statement.endswith(", ALGORITHM=INSTANT") for statement in altered)
+        assert len(altered) == 2
+    else:
+        built = [statement for statement in seen if statement.startswith("CREATE INDEX")]
+        assert [" CONCURRENTLY " in each for each in built] == [True, True, False] * 2
+        assert scalar(depot, VALID) is True
+        assert index_names(depot, "parcels_1") == {
+            "ix_parcels_claim_parcels_1",
+            "ix_parcels_reap_parcels_1",
+        }
+        assert "fillfactor=90" in scalar(depot, OPTIONS.format("parcels_1"))
     with statements_seen(depot) as seen:
         adopt(depot)
-
-    assert [one for one in seen if one.startswith(("CREATE INDEX", "DROP", "ALTER TABLE"))] == [
-        one for one in seen if "SET DEFAULT" in one or " SET (" in one
-    ]
-    assert differences(depot, Base.metadata) == []
-
-
-def test_the_downgrade_leaves_the_table_as_it_was_even_when_it_runs_twice(depot: Engine) -> None:
-    adopt(depot)
+    assert not [one for one in seen if one.startswith(("CREATE INDEX", "DROP", "UPDATE"))]
+    with migrating(depot) as op:
+        written = backfill(op, "parcels", "day < 10", values={"status": "unclaimed"}, batch=7)
+    assert written == 21
 
     for _ in range(2):
         abandon(depot)
 
     assert column_names(depot, "parcels") == ["id", "day"]
     assert index_names(depot, "parcels") == set()
-    assert scalar(depot, "SELECT COUNT(*) FROM parcels") == 40
-
-
-def test_a_backfill_goes_through_all_partitions(depot: Engine) -> None:
-    adopt(depot)
-
-    with migrating(depot) as op:
-        written = backfill(op, "parcels", "day < 10", values={"status": "unclaimed"}, batch=7)
-
-    assert written == 20
-    assert claimed(depot) == {number for number in range(40) if number % 20 < 10}
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_the_columns_are_added_and_dropped_instantly(depot: Engine) -> None:
-    with statements_seen(depot) as seen:
-        adopt(depot)
-        abandon(depot)
-
-    altered = [
-        statement
-        for statement in seen
-        if statement.startswith("ALTER TABLE") and " DROP INDEX " not in statement
-    ]
-    assert len(altered) == 3
-    assert all(statement.endswith(", ALGORITHM=INSTANT") for statement in altered)
+    assert scalar(depot, "SELECT COUNT(*) FROM parcels") == 41
 
 
 @pytest.mark.only_on("postgresql")
-def test_no_partition_is_rewritten(depot: Engine) -> None:
-    files = (
-        "SELECT array_agg(relfilenode ORDER BY oid) FROM pg_class WHERE relname LIKE 'parcels_%'"
-    )
-    files += " AND relkind = 'r'"
-    before = scalar(depot, files)
-
-    adopt(depot)
-
-    assert len(before) == 2
-    assert scalar(depot, files) == before
-
-
-@pytest.mark.only_on("postgresql")
-def test_each_partition_gets_its_index_concurrently_and_the_table_attaches_them(
-    depot: Engine,
-) -> None:
-    with statements_seen(depot) as seen:
-        adopt(depot)
-
-    built = [statement for statement in seen if statement.startswith("CREATE INDEX")]
-    assert [" CONCURRENTLY " in statement for statement in built] == [True, True, False] * 2
-    assert index_names(depot, "parcels") == INDEXES
-    assert index_names(depot, "parcels_1") == {
-        "ix_parcels_claim_parcels_1",
-        "ix_parcels_reap_parcels_1",
-    }
-    assert scalar(depot, "SELECT bool_and(indisvalid) FROM pg_index") is True
-
-
-@pytest.mark.only_on("postgresql")
-def test_indexes_that_an_interrupted_build_left_on_partitions_are_dropped(
-    depot: Engine,
-) -> None:
-    with migrating(depot) as op:
-        add_job_columns(op, "parcels", existing_rows="done")
-        create_claim_index(op, "parcels")
-    run(
-        depot,
+def test_indexes_that_an_interrupted_build_left_on_partitions_are_dropped(engine: Engine) -> None:
+    execute(engine, *LAYOUTS["postgresql"]["range"])
+    adopt(engine)
+    execute(
+        engine,
         "DROP INDEX ix_parcels_claim",
         "CREATE INDEX ix_parcels_claim_parcels_0 ON parcels_0 (status, id, day)",
     )
 
-    with migrating(depot) as op:
-        drop_claim_index(op, "parcels")
+    abandon(engine)
 
-    assert index_names(depot, "parcels_0") == set()
-
-
-# Names
+    assert index_names(engine, "parcels_0") == set()
 
 
 @pytest.mark.only_on("postgresql")
-def test_two_indexes_of_one_table_have_two_names_on_each_partition(depot: Engine) -> None:
-    adopt(depot)
-    urgent = JobQueue(Parcel, Parcel.day == 3)
-
-    with migrating(depot) as op:
-        create_claim_index(op, urgent, name="ix_urgent_claim")
-
-    assert index_names(depot, "parcels") == {*INDEXES, "ix_urgent_claim"}
-    assert {"ix_parcels_claim_parcels_1", "ix_urgent_claim_parcels_1"} < index_names(
-        depot, "parcels_1"
-    )
-
-
-@pytest.mark.only_on("postgresql")
-def test_long_names_of_partitions_stay_apart(engine: Engine) -> None:
+def test_the_indexes_of_partitions_are_replaced_and_named_as_before(engine: Engine) -> None:
+    """Long names of partitions stay apart."""
     names = [f"parcels_{'of_the_northern_depot_' * 2}_{year}" for year in (2031, 2032)]
-    run(
+    execute(
         engine,
         f"{PARCELS} PARTITION BY RANGE (day)",
         f"CREATE TABLE {names[0]} PARTITION OF parcels FOR VALUES FROM (0) TO (10)",
         f"CREATE TABLE {names[1]} PARTITION OF parcels FOR VALUES FROM (10) TO (20)",
     )
+    adopt(engine)
+    before = [index_names(engine, name) for name in names]
 
-    for _ in range(2):
-        adopt(engine)
+    with migrating(engine) as op:
+        create_job_indexes(op, "parcels", queue_args={"equality": "day"}, replace=True)
 
-    assert scalar(engine, "SELECT bool_and(indisvalid) FROM pg_index") is True
-    assert [len(index_names(engine, name)) for name in names] == [2, 2]
-
-
-class ConventionBase(DeclarativeBase):
-    metadata = MetaData(naming_convention={"ix": "idx_%(table_name)s_%(constraint_name)s"})
-
-
-class NamedParcel(JobMixin, ConventionBase):
-    """A parcel whose indexes have other names."""
-
-    __tablename__ = "parcels"
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    day: Mapped[int] = mapped_column(primary_key=True)
-
-
-@pytest.mark.only_on("postgresql")
-def test_a_naming_convention_gives_the_indexes_of_partitions_different_names(depot: Engine) -> None:
-    with migrating(depot) as op:
-        for _ in range(2):
-            add_job_columns(op, NamedParcel, existing_rows="done")
-            create_claim_index(op, NamedParcel)
-
-    assert index_names(depot, "parcels_0") == {"idx_parcels_claim_parcels_0"}
-    assert index_names(depot, "parcels_1") == {"idx_parcels_claim_parcels_1"}
-
-
-# Before there are partitions, and after
+    assert index_names(engine, "parcels") == {"ix_parcels_claim", "ix_parcels_reap"}
+    assert [index_names(engine, name) for name in names] == before
+    assert scalar(engine, VALID) is True
 
 
 @pytest.mark.only_on("postgresql")
 def test_a_table_that_has_no_partition_yet_becomes_a_queue(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(engine, f"{PARCELS} PARTITION BY RANGE (day)")
+    execute(engine, f"{PARCELS} PARTITION BY RANGE (day)")
 
     with caplog.at_level("INFO", "sa_jobqueue"):
-        for _ in range(2):
-            adopt(engine)
+        adopt(engine)
 
-    run(engine, "CREATE TABLE parcels_0 PARTITION OF parcels FOR VALUES FROM (0) TO (10)")
+    execute(engine, *LAYOUTS["postgresql"]["range"][1:])
     assert differences(engine, Base.metadata) == []
     assert len(index_names(engine, "parcels_0")) == 2
     assert "parcels has 0 partitions" in caplog.text
-
-    abandon(engine)
-    assert column_names(engine, "parcels_0") == ["id", "day"]
-
-
-OPTIONS = "SELECT reloptions FROM pg_class WHERE relname = '{}'"
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("named", ["parcels", "parcels_2"])
-def test_a_later_partition_is_tuned_with_its_table_or_by_its_own_name(
-    engine: Engine, named: str
-) -> None:
-    run(engine, *LAYOUTS["postgresql"]["range"])
-    adopt(engine)
-    run(engine, "CREATE TABLE parcels_2 PARTITION OF parcels FOR VALUES FROM (20) TO (30)")
-    assert scalar(engine, OPTIONS.format("parcels_2")) is None
-
-    with migrating(engine) as op:
-        tune_storage(op, named)
-
-    assert "fillfactor=90" in scalar(engine, OPTIONS.format("parcels_2"))
+    for named in ("parcels_0", "parcels"):  # each partition needs the parameters of its own
+        assert scalar(engine, OPTIONS.format("parcels_1")) is None
+        with migrating(engine) as op:
+            tune_storage(op, named)
+        assert "fillfactor=90" in scalar(engine, OPTIONS.format("parcels_0"))
+    assert "fillfactor=90" in scalar(engine, OPTIONS.format("parcels_1"))
 
 
 @pytest.mark.only_on("postgresql")
 def test_the_page_says_how_a_partition_is_made_that_is_tuned_already(engine: Engine) -> None:
     (made,) = code_blocks(page("docs/migrations.md"), "sql")
-    run(engine, "CREATE TABLE orders (id int, day date) PARTITION BY RANGE (day)", made)
+    execute(engine, "CREATE TABLE orders (id int, day date) PARTITION BY RANGE (day)", made)
     before = scalar(engine, OPTIONS.format("orders_2032"))
 
     with migrating(engine) as op:
@@ -348,74 +217,26 @@ def test_the_page_says_how_a_partition_is_made_that_is_tuned_already(engine: Eng
     assert sorted(scalar(engine, OPTIONS.format("orders_2032"))) == sorted(before)
 
 
-# Scripts
+# Storage parameters, which only PostgreSQL has
 
 
-HELPERS: list[Callable[..., None]] = [
-    create_claim_index,
-    create_reap_index,
-    drop_reap_index,
-    drop_claim_index,
-    tune_storage,
-    reset_storage,
-]
+def test_storage_parameters_are_set_and_reset(shop: Engine) -> None:
+    with statements_seen(shop) as seen, migrating(shop) as op:
+        seen.clear()
+        tune_storage(op, "orders", fillfactor=80, dead_rows=500)
+        if shop.name != "postgresql":
+            assert not [one for one in seen if one.startswith("ALTER")]
+            return
 
+    assert set(scalar(shop, OPTIONS.format("orders"))) == {
+        "fillfactor=80",
+        "autovacuum_vacuum_scale_factor=0",
+        "autovacuum_vacuum_threshold=500",
+        "autovacuum_analyze_scale_factor=0",
+        "autovacuum_analyze_threshold=500",
+    }
 
-@pytest.mark.parametrize("helper", HELPERS)
-def test_a_script_must_be_told_the_partitions_where_the_model_has_some(
-    helper: Callable[..., None],
-) -> None:
-    with (
-        writing_script("postgresql") as (op, script),
-        pytest.raises(ArgumentError, match=r'partitions=\("parcels_1", "parcels_2"\), or \(\)'),
-    ):
-        helper(op, Parcel)
+    with migrating(shop) as op:
+        reset_storage(op, "orders")
 
-    assert "INDEX" not in script.getvalue()
-
-
-@pytest.mark.parametrize("server", ["mysql", "mariadb"])
-def test_a_script_for_other_databases_needs_no_partitions(server: str) -> None:
-    with writing_script(server) as (op, script):
-        for helper in HELPERS:
-            helper(op, Parcel)
-
-    assert "CREATE INDEX ix_parcels_claim ON parcels" in script.getvalue()
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("partitions", [("parcels_0", "parcels_1"), ()])
-def test_a_script_with_the_partitions_does_what_the_migration_does(
-    depot: Engine, partitions: tuple[str, ...]
-) -> None:
-    if not partitions:
-        run(depot, "DROP TABLE parcels_0, parcels_1")
-    with writing_script("postgresql") as (op, script):
-        add_job_columns(op, "parcels", existing_rows="done")
-        create_claim_index(op, "parcels", key=("id", "day"), partitions=partitions)
-        create_reap_index(op, "parcels", partitions=partitions)
-        tune_storage(op, "parcels", partitions=partitions)
-
-    execute(depot, script.getvalue())
-
-    assert differences(depot, Base.metadata) == []
-    assert scalar(depot, "SELECT bool_and(indisvalid) FROM pg_index") is True
-
-    with writing_script("postgresql") as (op, script):
-        reset_storage(op, "parcels", partitions=partitions)
-        drop_reap_index(op, "parcels", partitions=partitions)
-        drop_claim_index(op, "parcels", partitions=partitions)
-        drop_job_columns(op, "parcels")
-
-    execute(depot, script.getvalue())
-
-    old = Table(
-        "parcels", MetaData(), *(Column(name, Integer, primary_key=True) for name in ("id", "day"))
-    )
-    assert differences(depot, old.metadata) == []
-
-
-def execute(engine: Engine, script: str) -> None:
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for statement in filter(None, map(str.strip, script.split(";\n"))):
-            connection.exec_driver_sql(statement)
+    assert scalar(shop, OPTIONS.format("orders")) is None

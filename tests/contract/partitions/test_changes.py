@@ -38,11 +38,9 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.migration import (
     add_job_columns,
-    create_claim_index,
-    create_reap_index,
-    drop_claim_index,
+    create_job_indexes,
     drop_job_columns,
-    drop_reap_index,
+    drop_job_indexes,
     patiently,
     reset_storage,
     timestamp_type,
@@ -118,8 +116,7 @@ def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: st
 
     with migrating(engine) as op:
         add_job_columns(op, "parcel", JobMixin, RetryMixin, existing_rows="id % 10 = 0")
-        create_claim_index(op, "parcel")
-        create_reap_index(op, "parcel")
+        create_job_indexes(op, "parcel")
         tune_storage(op, "parcel")
         patiently(op, lambda: op.add_column("parcel", Column("name", String(20))))
 
@@ -128,8 +125,7 @@ def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: st
 
     with migrating(engine) as op:
         reset_storage(op, "parcel")
-        drop_reap_index(op, "parcel")
-        drop_claim_index(op, "parcel")
+        drop_job_indexes(op, "parcel")
         drop_job_columns(op, "parcel", JobMixin, RetryMixin)
 
     assert {column["name"] for column in inspect(engine).get_columns("parcel")} == {"id", "name"}

@@ -156,5 +156,5 @@ def test_a_claim_works_without_an_index_of_its_keys_which_the_doctor_names(
 
     (fix,) = [one.fix for one in findings if "next job of each" in one.message]
     assert fix.startswith("CREATE INDEX ix_mail_key_account_id ON mail (")
-    assert "sa_jobqueue.migration.create_key_index(op, Mail)" in fix
+    assert "sa_jobqueue.migration.create_job_indexes(op, Mail)" in fix
     engine.dispose()
