@@ -1,187 +1,114 @@
-"""The brake: a queue whose jobs all fail is claimed from more slowly."""
+"""A queue whose jobs all fail is claimed from more slowly."""
 
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
+from sqlalchemy import select, update
 
-from sa_jobqueue import JobQueue
-from sa_jobqueue.worker import Failed, Retry, Worker
-from sa_jobqueue.worker.brake import FAILURES, Brake
-from tests.contract.worker.support import SOON
-from tests.models import Email, Task, add_emails, add_tasks
+from sa_jobqueue.worker import Retry
+from tests.clock import Clock
+from tests.contract.worker.driver import SOON, Workers
+from tests.contract.worker.faults import Picky
+from tests.models import Task
+from tests.support import until
 
-FAILED = Failed(ValueError("no route"))
+pytestmark = pytest.mark.usefixtures("picky")
 
+#: After so many failures in a row.
+FAILURES = 20
 
-def test_after_many_failures_one_job_is_claimed_after_each_pause(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("sa_jobqueue.worker.brake.time.monotonic", lambda: now[0])
-    brake = Brake("outbox")
-
-    brake.note([FAILED] * (FAILURES - 1))
-    assert brake.most(10) == 10
-    brake.note([FAILED])
-    assert brake.most(10) == 0
-
-    pauses = []
-    for _ in range(9):
-        began = now[0]
-        while not brake.most(10):
-            now[0] += 0.1
-        pauses.append(now[0] - began)
-        assert brake.most(10) == 1
-        brake.begin_pause()
-        assert brake.most(10) == 0
-        brake.note([FAILED])
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10], abs=0.11)
-    assert caplog.messages == [
-        "the last 20 jobs of 'outbox' failed, want a retry or could not be finished: this worker "
-        "claims from it more slowly until a job succeeds"
-    ]
-
-    brake.note([FAILED, None])
-    assert brake.most(10) == 10
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 
 
-def test_jobs_that_want_a_retry_count_as_failures(caplog: pytest.LogCaptureFixture) -> None:
-    mixed, retried = Brake("outbox"), Brake("inbox")
-
-    for _ in range(FAILURES // 2):
-        mixed.note([FAILED, Retry(reason="busy")])
-    retried.note([Retry(reason="busy")] * FAILURES)
-    retried.note([Retry(reason="busy")])
-
-    assert (mixed.most(10), retried.most(10)) == (0, 0)
-    assert len(caplog.messages) == 2
+def fails(task: Task) -> None:
+    raise OSError("no route")
 
 
-def test_a_queue_whose_jobs_all_want_a_retry_is_slowed_down(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sa_jobqueue.worker.brake.FIRST_PAUSE", timedelta(hours=1))
-    add_tasks(session, *("a" * (FAILURES + 30)))
-    postponing, other = JobQueue(Task), JobQueue(Email)
-    tried: list[int] = []
-
-    @postponing.handler
-    def do(task: Task) -> Retry:
-        tried.append(task.id)
-        if len(tried) == FAILURES:
-            add_emails(session, "a")
-        return Retry(timedelta(0), reason="busy")
-
-    @other.handler
-    def send(email: Email) -> None:
-        worker.stop()
-
-    queues: list[JobQueue[Any]] = [postponing, other]
-    worker = Worker(engine, queues, limit=5, poll=SOON)
-    worker.run()
-
-    assert FAILURES <= len(tried) < FAILURES + 10
+def wants_a_retry(task: Task) -> Retry:
+    return Retry(SOON, "busy")
 
 
+def fails_or_wants_a_retry(task: Task) -> Retry:
+    if int(task.name) % 2:
+        fails(task)
+    return wants_a_retry(task)
+
+
+@ANYWHERE
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_a_braked_worker_claims_one_job_in_each_pause(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch, concurrency: int
+@pytest.mark.parametrize("handle", [fails, wants_a_retry, fails_or_wants_a_retry])
+def test_after_many_failures_one_job_is_claimed_after_each_growing_pause_until_one_is_done(
+    workers: Workers, handle: Any, concurrency: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pause = timedelta(seconds=0.3)
-    monkeypatch.setattr("sa_jobqueue.worker.brake.FIRST_PAUSE", pause)
-    monkeypatch.setattr("sa_jobqueue.worker.brake.LONGEST_PAUSE", pause)
-    add_emails(session, *("a" * (FAILURES + 30)))
+    """Other queues of the worker are not slowed down."""
     began: list[float] = []
+    mended: list[float] = []
 
-    def send(email: Email) -> None:
+    def try_to(task: Task) -> Any:
         began.append(time.monotonic())
-        if len(began) > FAILURES + 4 * concurrency + 5:  # more than were claimed before
-            worker.stop()
-        raise OSError("no route")
+        return None if mended else handle(task)
 
-    worker = Worker(
-        engine, JobQueue(Email), send, concurrency=concurrency, limit=concurrency, poll=SOON
-    )
-    worker.run()
+    workers.add(*map(str, range(FAILURES + 30)), max_attempts=1)
+    queues = [workers.queue(Task, try_to), workers.queue(Picky)]
+    with workers.running(
+        queues, concurrency=concurrency, limit=concurrency, owner="w", reap_every=None
+    ):
+        until(lambda: len(began) > FAILURES)
+        workers.add("other", entity=Picky)
+        until(lambda: workers.handled)
+        braked = len(began)
+        until(lambda: len(began) >= FAILURES + concurrency + 3)
+        mended.append(time.monotonic())
+        until(lambda: "unclaimed" not in workers.statuses().values())
+        done_at = time.monotonic()
 
-    # A busy machine may delay a call, but not by a whole pause.
-    assert began[-1] - began[-5] > 3 * pause.total_seconds()
+    assert braked < FAILURES + concurrency + 3
+    # A busy machine may delay a call, but not shorten a pause.
+    last = [later - earlier for earlier, later in pairwise(began)]
+    assert last[FAILURES + concurrency + 1] > 0.15
+    assert done_at - mended[0] < 10
+    assert caplog.text.count("claims from it more slowly until a job succeeds") == 1
 
 
-def test_a_success_among_failures_keeps_the_brake_off() -> None:
-    brake = Brake("outbox")
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_the_pauses_grow_to_ten_seconds(threads: Workers, clock: Clock) -> None:
+    """A job that can be neither finished nor failed counts as a failure."""
+    threads.add(*["stuck"] * (FAILURES + 6), entity=Picky)
 
-    for _ in range(10):
-        brake.note([FAILED] * (FAILURES - 1) + [None])
+    def pass_time() -> int:
+        time.sleep(0.1)
+        clock.jump(10)
+        with threads.plain.connect() as connection:
+            statement = select(Picky.id).where(Picky.status == "unclaimed")
+            return len(connection.execute(statement).all())
 
-    assert brake.most(10) == 10
+    with threads.running(Picky, owner="w", reap_every=None):
+        until(lambda: len(threads.handled) >= FAILURES)
+        time.sleep(0.3)
+        assert len(threads.handled) < FAILURES + 5
+        until(lambda: pass_time() == 0)
+        threads.execute(update(Picky).values(name="free"))
 
 
-def test_a_queue_that_fails_does_not_slow_down_another(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+@ANYWHERE
+def test_a_success_among_failures_or_a_drain_knows_no_brake(
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.worker.brake.FIRST_PAUSE", timedelta(hours=1))
-    add_emails(session, *("a" * (FAILURES + 30)))
-    failing, working = JobQueue(Email), JobQueue(Task)
-    tried: list[int] = []
+    workers.add(*map(str, range(60)), max_attempts=1)
 
-    @failing.handler
-    def send(email: Email) -> None:
-        tried.append(email.id)
-        if len(tried) == FAILURES:
-            add_tasks(session, *"bcd")
-        raise OSError("no route")
+    def fail_most(task: Task) -> None:
+        workers.note(task)
+        if int(task.name) % 15:
+            raise OSError("no route")
 
-    done: list[str] = []
+    with workers.running(workers.queue(Task, fail_most), owner="w"):
+        until(lambda: len(workers.handled) == 60)
+    workers.add(*map(str, range(FAILURES + 10)), max_attempts=1)
+    workers.drain(Task, fails)
 
-    @working.handler
-    def do(task: Task) -> None:
-        done.append(task.name)
-        if len(done) == 3:
-            worker.stop()
-
-    queues: list[JobQueue[Any]] = [failing, working]
-    worker = Worker(engine, queues, limit=5, poll=SOON)
-    worker.run()
-
-    assert done == ["b", "c", "d"]
-    assert FAILURES <= len(tried) < FAILURES + 10
-
-
-def test_a_drain_knows_no_brake(engine: Engine, session: Session) -> None:
-    add_emails(session, *("a" * (FAILURES + 30)))
-    tried: list[int] = []
-
-    def send(email: Email) -> None:
-        tried.append(email.id)
-        raise OSError("no route")
-
-    Worker(engine, JobQueue(Email), send, drain=True, poll=SOON).run()
-
-    assert len(tried) == FAILURES + 30
-
-
-def test_the_pauses_of_the_brake_do_not_depend_on_poll(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sa_jobqueue.worker.idle.Idle._poll", lambda _: 1000.0)
-    add_emails(session, *("a" * (FAILURES + 3)))
-    tried: list[int] = []
-
-    def fail(email: Email) -> None:
-        tried.append(email.id)
-        if len(tried) == FAILURES + 3:
-            worker.stop()
-        raise OSError("no route")
-
-    worker = Worker(engine, JobQueue(Email), fail, reap_every=None)
-    monkeypatch.setattr(worker, "_wakeups", lambda: None)
-    worker.run()
-
-    assert len(tried) == FAILURES + 3
+    assert "unclaimed" not in workers.statuses().values()
+    assert "more slowly" not in caplog.text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
-from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue
-from sa_jobqueue.events import Event, listen
+from sa_jobqueue.events import Event, listen, remove
 from sa_jobqueue.prometheus import count_events
-from sa_jobqueue.worker import plan_check
+from tests.clock import Clock
 from tests.contract.owners.restricted_user import restricted_user
 from tests.running import Run, running, runs
 from tests.support import make_engine, until, with_empty_tables
@@ -44,19 +45,29 @@ def engine(db_url: URL) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def tickets() -> Iterator[JobQueue[Ticket]]:
-    queue: JobQueue[Ticket] = JobQueue(Ticket)
-    before = queue.mapping.listeners
-    yield queue
-    queue.mapping.listeners = before
+def tickets() -> JobQueue[Ticket]:
+    return JobQueue(Ticket)
+
+
+@pytest.fixture
+def heard(tickets: JobQueue[Ticket]) -> Iterator[list[Event]]:
+    """What the queue's workers have examined."""
+    heard: list[Event] = []
+    listen(tickets, "after_examine", heard.append)
+    yield heard
+    remove(tickets, "after_examine", heard.append)
 
 
 @pytest.fixture(params=["Worker", "AsyncWorker"])
-def run(request: pytest.FixtureRequest, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Workers that examine their queues five times a second."""
-    monkeypatch.setattr(plan_check, "FIRST", timedelta(0))
-    monkeypatch.setattr(plan_check, "EXAMINE_EVERY", timedelta(seconds=0.2))
-    return runs(request.param, engine)
+def run(request: pytest.FixtureRequest, engine: Engine) -> Run:
+    return partial(runs(request.param, engine), owner="w")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
 
 
 def handled(engine: Engine) -> int:
@@ -70,12 +81,15 @@ def add(engine: Engine) -> None:
 
 
 def test_an_index_that_is_dropped_under_load_is_in_the_log_and_in_the_metrics(
-    run: Run, engine: Engine, tickets: JobQueue[Ticket], caplog: pytest.LogCaptureFixture
+    run: Run,
+    engine: Engine,
+    tickets: JobQueue[Ticket],
+    heard: list[Event],
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     registry = CollectorRegistry()
-    heard: list[Event] = []
     count_events([tickets], registry=registry)
-    listen(tickets, "after_examine", heard.append)
     caplog.set_level(logging.WARNING, "sa_jobqueue.worker")
 
     def findings() -> Any:
@@ -83,14 +97,19 @@ def test_an_index_that_is_dropped_under_load_is_in_the_log_and_in_the_metrics(
 
     add(engine)
     with run({tickets: lambda ticket: None}):
-        until(lambda: handled(engine) == 5 and heard)
+        until(lambda: handled(engine) == 5)
+        assert heard == []
+        clock.jump(150)  # two minutes after the start
+        until(lambda: heard)
         assert [event.count for event in heard if "index" in (event.error or "")] == []
         INDEX.drop(engine)
         add(engine)
+        clock.jump(4400)  # an hour later
         until(lambda: any("no index serves" in (event.error or "") for event in heard))
         until(lambda: handled(engine) == 10)
         assert findings() >= 1
         INDEX.create(engine)
+        clock.jump(4400)
         until(lambda: "index" not in (heard[-1].error or ""))
 
     (first, *_) = (record for record in caplog.records if "fix:" in record.message)
@@ -98,15 +117,14 @@ def test_an_index_that_is_dropped_under_load_is_in_the_log_and_in_the_metrics(
 
 
 def test_a_table_that_is_gone_ends_no_worker(
-    run: Run, engine: Engine, tickets: JobQueue[Ticket]
+    run: Run, engine: Engine, tickets: JobQueue[Ticket], heard: list[Event], clock: Clock
 ) -> None:
-    heard: list[Event] = []
-    listen(tickets, "after_examine", heard.append)
     add(engine)
     with run({tickets: lambda ticket: None}):
         until(lambda: handled(engine) == 5)
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE examined_ticket RENAME TO hidden_ticket"))
+        clock.jump(150)
         try:
             until(lambda: heard and "there is no table" in (heard[-1].error or ""))
         finally:
@@ -118,13 +136,13 @@ def test_a_table_that_is_gone_ends_no_worker(
 
 @pytest.mark.only_on("postgresql", "mysql", "mariadb")
 def test_what_a_user_may_not_look_at_is_no_finding(
-    engine: Engine, tickets: JobQueue[Ticket], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, tickets: JobQueue[Ticket], heard: list[Event], clock: Clock
 ) -> None:
-    monkeypatch.setattr(plan_check, "FIRST", timedelta(0))
-    heard: list[Event] = []
-    listen(tickets, "after_examine", heard.append)
-    with restricted_user(engine) as theirs, running(theirs, {tickets: lambda ticket: None}):
-        until(lambda: heard)
+    with (
+        restricted_user(engine) as theirs,
+        running(theirs, {tickets: lambda ticket: None}, owner="w"),
+    ):
+        clock.jump_until(lambda: heard)
 
     assert [event.error for event in heard] == [None]
 
@@ -153,24 +171,30 @@ def rows_known(engine: Engine) -> float:
 
 @pytest.mark.only_on("postgresql")
 def test_a_table_that_has_outgrown_its_statistics_is_analyzed(
-    run: Run, grown: Engine, tickets: JobQueue[Ticket]
+    run: Run, grown: Engine, tickets: JobQueue[Ticket], clock: Clock
 ) -> None:
     with run({tickets: lambda ticket: None}):
-        until(lambda: rows_known(grown) == 20_000)
+        clock.jump_until(lambda: rows_known(grown) == 20_000)
 
 
 @pytest.mark.only_on("postgresql")
 def test_where_the_worker_may_not_analyze_the_log_names_the_table_that_has_grown(
     grown: Engine,
     tickets: JobQueue[Ticket],
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(plan_check, "FIRST", timedelta(0))
-    monkeypatch.setattr(plan_check, "EXAMINE_EVERY", timedelta(seconds=0.2))
     caplog.set_level(logging.WARNING, "sa_jobqueue.worker")
 
-    with restricted_user(grown) as theirs, running(theirs, {tickets: lambda ticket: None}):
-        until(lambda: "20,000 rows have changed since the table was analyzed" in caplog.text)
+    with (
+        restricted_user(grown) as theirs,
+        running(theirs, {tickets: lambda ticket: None}, owner="w"),
+    ):
+        until(
+            lambda: (
+                clock.jump(10)
+                or "20,000 rows have changed since the table was analyzed" in caplog.text
+            )
+        )
 
     assert rows_known(grown) == 0
