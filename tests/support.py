@@ -50,6 +50,9 @@ SERVERS = ("postgresql", "mysql", "mariadb")
 #: What the fixture new_session gives.
 Sessions = Callable[..., Session]
 
+#: The real one; see tests.clock.
+_monotonic = time.monotonic
+
 #: Seconds that a statement waits for another's lock before it fails.
 LOCK_WAIT = 10
 
@@ -232,9 +235,9 @@ def cut_connections(url: URL, alias: str) -> None:
 
 def until(true: Callable[[], object], seconds: float = 30) -> None:
     """Wait for what other threads or processes do."""
-    deadline = time.monotonic() + seconds
+    deadline = _monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline
+        assert _monotonic() < deadline
         threading.Event().wait(0.02)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import ArgumentError, JobQueue, utc_now
 from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
-from tests.contract.worker.support import transient
+from tests.contract.worker.faults import transient
 from tests.models import Email
 from tests.support import make_engine
 

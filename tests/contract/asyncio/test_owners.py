@@ -54,29 +54,13 @@ from tests.support import cut_connections
 # Owners
 
 
+@pytest.mark.parametrize("awaited", [True, False])
 @in_event_loop
-async def test_an_owner_of_a_synchronous_engine_claims(
-    async_engine: AsyncEngine, engine: Engine, session: Session
+async def test_an_owner_of_either_kind_of_engine_claims(
+    async_engine: AsyncEngine, engine: Engine, session: Session, awaited: bool
 ) -> None:
     add_emails(session, "a")
-    session.commit()
-    async with new_async_session(async_engine) as own:
-        with Owner(engine) as owner:
-            (email,) = await claim(own, Email, owner=owner)
-            await own.commit()
-            alive = await owner_state(own, str(email.owner))
-        dead = await owner_state(own, str(email.owner))
-
-    assert (alive, dead) == (OwnerState.ALIVE, OwnerState.DEAD)
-
-
-@in_event_loop
-async def test_an_owner_of_an_async_engine_claims(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, "a")
-    session.commit()
-    owner = Owner(async_engine)
+    owner = Owner(async_engine if awaited else engine)
     await asyncio.to_thread(owner.open)
     async with new_async_session(async_engine) as own:
         (email,) = await claim(own, Email, owner=owner)
@@ -107,6 +91,9 @@ async def test_an_owner_notices_that_its_async_connection_was_cut(
         assert owner.name != before
 
 
+# A driver of each kind of server: it waits for seconds.
+@pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], DRIVERS_OF_INNODB[0]])
+@pytest.mark.by_turns("mysql", "mariadb")
 @in_event_loop
 async def test_an_owner_lives_while_the_event_loop_does_something_else(
     async_engine: AsyncEngine, engine: Engine, monkeypatch: pytest.MonkeyPatch

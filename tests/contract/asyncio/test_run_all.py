@@ -13,8 +13,15 @@ from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.testing.asyncio import run_all
 from sa_jobqueue.worker import job_context
-from tests.contract.asyncio.support import in_event_loop
+from tests.contract.asyncio.support import (
+    DRIVERS_OF_POSTGRESQL,
+    DRIVERS_OF_SQLITE,
+    in_event_loop,
+)
 from tests.models import Task
+
+#: Where the driver cannot matter.
+pytestmark = pytest.mark.parametrize("driver", [DRIVERS_OF_POSTGRESQL[0], *DRIVERS_OF_SQLITE])
 
 
 @in_event_loop

@@ -7,11 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncEngine, async_scoped_session, async_sessionmaker
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+)
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from sa_jobqueue import ClaimLost, ConstantBackoff, JobQueue
+import sa_jobqueue
+from sa_jobqueue import ArgumentError, ClaimLost, ConstantBackoff, JobQueue
 from sa_jobqueue.asyncio import (
     AsyncJobQueue,
     cancel,
@@ -32,27 +38,12 @@ from sa_jobqueue.asyncio import (
     stats,
 )
 from sa_jobqueue.counts import overview
+from sa_jobqueue.events import Event, listen, remove
 from tests.contract.asyncio.support import in_event_loop, new_async_session
 from tests.models import Email, Task, add_emails, add_tasks, names, recipients
 
 LEASE = timedelta(minutes=5)
 LONG_AGO = datetime.now(UTC) - timedelta(hours=1)
-
-
-@in_event_loop
-async def test_awaited_finishes_write_own_columns(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, "a", "b")
-    async with new_async_session(async_engine) as own:
-        first, second = await claim(own, Email, owner="w", limit=2)
-        await complete(own, first, values={Email.subject: "x"})
-        queue = AsyncJobQueue(JobQueue(Email))
-        await queue.release(own, second, values=lambda email: {Email.subject: email.recipient})
-        await own.commit()
-
-        assert (first.subject, second.subject) == ("x", "b")
-    assert session.scalars(select(Email.subject).order_by(Email.id)).all() == ["x", "b"]
 
 
 @in_event_loop
@@ -68,7 +59,7 @@ async def test_jobs_live_through_every_verb_awaited(
         await fail(own, a, error=ValueError("no"), retry_in=timedelta(minutes=1))
         await release(own, b)
         await cancel_claimed(own, c, reason="no use")
-        await complete(own, d, delete=True)
+        await complete(own, d, values={Task.touched: "x"})
         await own.commit()
 
         assert names(await claimed_by(other, Task, "w")) == ["e"]
@@ -79,11 +70,15 @@ async def test_jobs_live_through_every_verb_awaited(
         assert names(await reprioritize(other, f, 0)) == ["f"]
         assert await position(other, f) == 1
         assert await prune(other, Task, older_than=timedelta(0), statuses=["cancelled"]) == 1
+        (seen,) = await other.run_sync(overview, [AsyncJobQueue(JobQueue(Task))])
+        assert (seen.name, seen.due.number) == ("task", 4)
         assert (await stats(other, Task)).next_due is not None
         await other.commit()
 
     found = {task.name: (task.status, task.attempts) for task in session.scalars(select(Task))}
+    assert session.scalars(select(Task.touched).where(Task.name == "d")).one() == "x"
     assert found == dict.fromkeys("befg", ("unclaimed", 0)) | {
+        "d": ("done", 1),
         "a": ("unclaimed", 1),
         "e": ("unclaimed", 1),
     }
@@ -207,9 +202,34 @@ async def test_a_turn_under_autocommit_tells_which_jobs_were_lost(
 
 
 @in_event_loop
-async def test_an_overview_is_read_by_run_sync(async_engine: AsyncEngine, session: Session) -> None:
-    add_emails(session, "a", "b")
-    async with new_async_session(async_engine) as own:
-        seen = await own.run_sync(overview, [Email, AsyncJobQueue(JobQueue(Email))])
+async def test_a_synchronous_session_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ArgumentError, match=r"an AsyncSession is needed, .* from sa_jobqueue,"):
+        await claim(Session(), Email, owner="w")  # type: ignore[arg-type]  # what is refused
 
-    assert [(queue.name, queue.due.number) for queue in seen] == [("email", 2)] * 2
+
+def test_an_async_session_is_refused_by_the_synchronous_verbs_with_the_way_out() -> None:
+    with pytest.raises(ArgumentError, match=r"sa_jobqueue\.asyncio"):
+        sa_jobqueue.claim(AsyncSession(), Email, owner="w")  # type: ignore[arg-type]  # refused
+
+
+@in_event_loop
+async def test_an_async_session_tells_after_its_commit(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    add_emails(session, "a")
+    queue, heard = AsyncJobQueue(JobQueue(Email)), list[Event]()
+    for name in ("after_claim", "after_finish"):
+        listen(queue, name, heard.append)
+
+    async with new_async_session(async_engine) as awaited:
+        await queue.claim(awaited, owner="w")
+        await awaited.rollback()
+        claimed = await queue.claim(awaited, owner="w")
+        assert heard == []
+        await awaited.commit()
+        await queue.complete(awaited, claimed)
+        await awaited.commit()
+    for name in ("after_claim", "after_finish"):
+        remove(queue, name, heard.append)
+
+    assert [event.name for event in heard] == ["after_claim", "after_finish"]

@@ -12,14 +12,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from datetime import timedelta
 from functools import partial
 from itertools import product
 from tempfile import NamedTemporaryFile
 from types import TracebackType
 from typing import Any
 
-import pytest
 from sqlalchemy import URL, Engine, event
 
 from tests.support import make_engine, until
@@ -101,7 +99,6 @@ class FaultInjection:
         self._beside = make_engine(url, isolation_level="AUTOCOMMIT")
         self._errors = errors_of(self._alias)
         self.kinds = self._kinds()
-        self._patched = pytest.MonkeyPatch()
 
     def begin(self) -> None:
         """Let things go wrong from now on."""
@@ -113,9 +110,6 @@ class FaultInjection:
         self._dialect.do_commit = partial(self._commit, self._dialect.do_commit)
         if self._alias != "sqlite":
             event.listen(self._engine, "connect", self._remember_number)
-        # A claim that is refused twice passes over the row, and nobody waits here for minutes.
-        soon = timedelta(milliseconds=100)
-        self._patched.setattr("sa_jobqueue.worker.passed_over.PASSED_OVER_FOR", soon)
         return self
 
     def __exit__(
@@ -126,7 +120,6 @@ class FaultInjection:
     ) -> None:
         for name in (*EXECUTING, "do_commit"):
             del vars(self._dialect)[name]
-        self._patched.undo()
         self._beside.dispose()
 
     def _kinds(self) -> list[Fault]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sqlalchemy import URL, CheckConstraint, Engine, NullPool, String, event, select
@@ -11,8 +12,20 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, RetryMixin
-from tests.contract.worker.support import transient
 from tests.support import make_engine
+
+
+def transient(alias: str) -> Exception:
+    """A deadlock, or a busy database, as the driver reports it."""
+    if alias == "postgresql":
+        error: Exception = Exception("deadlock detected")
+        error.pgcode = "40P01"  # type: ignore[attr-defined]  # as psycopg2 sets it
+    elif alias == "sqlite":
+        error = Exception("database is locked")
+        error.sqlite_errorcode = 5  # type: ignore[attr-defined]  # as sqlite3 sets it
+    else:
+        error = Exception(1213, "Deadlock found")
+    return error
 
 
 class Base(DeclarativeBase):
@@ -84,14 +97,50 @@ def no_space(alias: str) -> Exception:
     return OSError(28, "No space left on device")
 
 
-KINDS: list[Callable[[str], Exception]] = [
+#: Beside a deadlock.
+ERRORS: list[Callable[[str], Exception]] = [
     refused,
     wrapped,
-    deadlock,
     lock_timeout,
     full_disk,
     no_space,
 ]
+
+
+@contextmanager
+def heard(engine: Engine, name: str, listener: Callable[..., Any]) -> Iterator[None]:
+    """Listen to an engine's event until the block ends."""
+    event.listen(engine, name, listener)
+    try:
+        yield
+    finally:
+        event.remove(engine, name, listener)
+
+
+@contextmanager
+def failing(
+    engine: Engine, goes_wrong: Callable[[str], object], error: Callable[[], BaseException]
+) -> Iterator[list[str]]:
+    """Let statements of an engine go wrong, and collect them.
+
+    Args:
+        goes_wrong: tells whether this statement does.
+    """
+    met: list[str] = []
+
+    def meet(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        text = f"{' '.join(statement.split())} {parameters}"
+        if goes_wrong(text):
+            met.append(text)
+            raise error()
+
+    with heard(engine, "before_cursor_execute", meet):
+        yield met
+
+
+def renewal_of(table: str) -> Callable[[str], bool]:
+    """Return what tells whether a statement renews claims of a table."""
+    return lambda text: bool(re.match(rf"UPDATE {table} SET (\w+\.)?owner_date", text))
 
 
 class Faults:
@@ -113,13 +162,8 @@ class Faults:
             self._fault(connection)
 
 
-@contextmanager
-def faults_in(engine: Engine, faults: Faults) -> Iterator[None]:
-    event.listen(engine, "before_cursor_execute", faults.before)
-    try:
-        yield
-    finally:
-        event.remove(engine, "before_cursor_execute", faults.before)
+def faults_in(engine: Engine, faults: Faults) -> AbstractContextManager[None]:
+    return heard(engine, "before_cursor_execute", faults.before)
 
 
 class LostAnswer:
@@ -127,13 +171,23 @@ class LostAnswer:
 
     Args:
         when_lost: called when it is lost.
+        committed: the COMMIT has succeeded; False: its transaction is rolled back.
+
+    Attributes:
+        seen: how many COMMITs there were.
     """
 
     def __init__(
-        self, engine: Engine, number: int, when_lost: Callable[[], object] = lambda: None
+        self,
+        engine: Engine,
+        number: int,
+        when_lost: Callable[[], object] = lambda: None,
+        *,
+        committed: bool = True,
     ) -> None:
         self.seen = 0
         self._when_lost = when_lost
+        self._committed = committed
         self._dialect: Any = engine.dialect
         self._number = number
 
@@ -144,9 +198,11 @@ class LostAnswer:
         del vars(self._dialect)["do_commit"]
 
     def _commit_and_break(self, connection: Any) -> None:
-        type(self._dialect).do_commit(self._dialect, connection)
         number, self.seen = self.seen, self.seen + 1
-        if number == self._number:
+        is_lost = number == self._number
+        if self._committed or not is_lost:
+            type(self._dialect).do_commit(self._dialect, connection)
+        if is_lost:
             self._when_lost()
             error = OperationalError("COMMIT", {}, Exception("gone"))
             error.connection_invalidated = True
@@ -157,16 +213,15 @@ def kill(url: URL, alias: str) -> Callable[[Any], None]:
     """Return what ends the connection that is about to run a statement."""
 
     def end(connection: Any) -> None:
-        driver = connection.connection.dbapi_connection
-        number = driver.info.backend_pid if alias == "postgresql" else driver.thread_id()
-        _end(url, alias, number)
+        number = "pg_backend_pid()" if alias == "postgresql" else "CONNECTION_ID()"
+        cursor = connection.connection.cursor()
+        cursor.execute(f"SELECT {number}")
+        (own,) = cursor.fetchone()
+        cursor.close()
+        with make_engine(url, poolclass=NullPool).connect() as beside:
+            if alias == "postgresql":
+                beside.exec_driver_sql(f"SELECT pg_terminate_backend({own}, 5000)")
+            else:
+                beside.exec_driver_sql(f"KILL {own}")
 
     return end
-
-
-def _end(url: URL, alias: str, number: int) -> None:
-    with make_engine(url, poolclass=NullPool).connect() as connection:
-        if alias == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_terminate_backend({number}, 5000)")
-        else:
-            connection.exec_driver_sql(f"KILL {number}")

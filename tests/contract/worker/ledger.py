@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import String, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Engine, String, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin
 
@@ -25,17 +25,7 @@ class Entry(Base):
     name: Mapped[str] = mapped_column(String(20))
 
 
-def add_invoices(session: Session, *names: str, max_attempts: int | None = None) -> None:
-    session.add_all(Invoice(name=name, max_attempts=max_attempts) for name in names)
-    session.commit()
-
-
-def entries(session: Session) -> list[str]:
-    session.rollback()
-    return list(session.scalars(select(Entry.name).order_by(Entry.name)))
-
-
-def statuses(session: Session) -> dict[str, str]:
-    session.rollback()
-    found = session.execute(select(Invoice.name, Invoice.status))
-    return {row.name: row.status for row in found}
+def entries(engine: Engine) -> list[str]:
+    """Return the names in the ledger, in their order."""
+    with engine.connect() as connection:
+        return list(connection.scalars(select(Entry.name).order_by(Entry.name)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from sqlalchemy import Engine, create_engine
@@ -20,24 +20,137 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import ArgumentError, JobQueue, claim, fail, prune, reap
-from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.worker import Worker
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
+from sa_jobqueue.worker import Worker, WorkerOptions
 from sa_jobqueue.workflow import Workflow
-from tests.contract.asyncio.worker_support import nothing
 from tests.models import Email, Task
 
 SECOND = timedelta(seconds=1)
+
+
+async def nothing(job: Any) -> None: ...
+
+
 Make = Callable[..., Any]
 
 
 @pytest.fixture(params=["Worker", "AsyncWorker"])
 def make(request: pytest.FixtureRequest) -> Make:
     """Make a worker with these options; nothing connects."""
+    engine: Any
+    handler: Any
     if request.param == "Worker":
-        engine = create_engine("sqlite://")
-        return lambda **options: Worker(engine, JobQueue(Email), lambda email: None, **options)
-    awaited = create_async_engine("sqlite+aiosqlite://")
-    return lambda **options: AsyncWorker(awaited, JobQueue(Email), nothing, **options)
+        engine, handler = create_engine("sqlite://"), of_one
+    else:
+        engine, handler = create_async_engine("sqlite+aiosqlite://"), nothing
+
+    def make(queue: Any = None, **options: Any) -> Any:
+        queue = JobQueue(Email) if queue is None else queue
+        kind: Any = Worker if request.param == "Worker" else AsyncWorker
+        if isinstance(queue, list):
+            for each in queue:
+                each.handler(handler)
+            return kind(engine, queue, **options)
+        return kind(engine, queue, handler, **options)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"concurrency": 0}, "concurrency is a number"),
+        ({"concurrency": 4, "limit": 3}, r"at least concurrency \(4\)"),
+        ({"limit": 0}, "limit is a number"),
+        ({"max_runtime": timedelta(0)}, "max_runtime"),
+        ({"reap_every": timedelta(0)}, "reap_every"),
+        ({"queue": JobQueue(Email, strategy="held")}, "a worker commits between claim and finish"),
+        ({"queue": JobQueue(Email, strategy="advisory")}, "advisory"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    make: Make, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        make(**options)
+
+
+@pytest.mark.parametrize("criteria", [[], [Email.recipient == "a"]])
+def test_two_queues_with_the_same_jobs_are_refused(make: Make, criteria: list[Any]) -> None:
+    queues = [JobQueue(Email, *criteria), JobQueue(Task), JobQueue(Email, *criteria)]
+
+    with pytest.raises(ArgumentError, match=r"claim the same jobs.*criteria of its own"):
+        make(queues)
+
+
+def test_queues_are_any_iterable_and_may_share_a_class(make: Make) -> None:
+    one, other = (JobQueue(Email, Email.recipient == name) for name in "ab")
+    make([one, other, JobQueue(Task)])
+    awaited = AsyncJobQueue(JobQueue(Email))
+    awaited.handler(nothing)
+    for queues in ({awaited}, (each for each in [awaited]), {"mails": awaited}.values()):
+        AsyncWorker(create_async_engine("sqlite+aiosqlite://"), queues)
+
+
+class Sender:
+    """A handler that is an object."""
+
+    async def __call__(self, email: Email) -> None: ...
+
+    async def send(self, email: Email) -> None: ...
+
+
+async def send_by(email: Email, mailer: str) -> None: ...
+
+
+def plain(task: Email, mailer: str = "") -> None: ...
+
+
+@wraps(Sender.send)
+def decorated(email: Email) -> Any:
+    return Sender().send(email)
+
+
+AWAITED = [
+    Sender(),
+    Sender().send,
+    partial(Sender()),
+    partial(send_by, mailer="m"),
+    AsyncMock(return_value=None),
+]
+
+
+@pytest.mark.parametrize("handler", AWAITED)
+def test_a_handler_that_has_to_be_awaited_is_for_an_async_worker(handler: Any) -> None:
+    AsyncWorker(create_async_engine("sqlite+aiosqlite://"), JobQueue(Email), handler)
+    AsyncWorker(create_async_engine("sqlite+aiosqlite://"), JobQueue(Email), decorated)
+    with pytest.raises(ArgumentError, match="use an AsyncWorker"):
+        Worker(create_engine("sqlite://"), JobQueue(Email), handler)
+
+
+@pytest.mark.parametrize("handler", [plain, partial(plain, mailer="m"), lambda task: None])
+def test_a_plain_function_is_refused_by_an_async_worker(handler: Any) -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    transactional = JobQueue(Email)
+    transactional.handler(transactional=True)(lambda session, email: None)
+
+    with pytest.raises(ArgumentError, match="make it async def, or use a Worker"):
+        AsyncWorker(engine, JobQueue(Email), handler)
+    with pytest.raises(ArgumentError, match="make it async def"):
+        AsyncWorker(engine, transactional)
+
+
+def test_the_arguments_of_both_workers_are_the_same() -> None:
+    plain, awaited = Worker.__init__.__annotations__, AsyncWorker.__init__.__annotations__
+
+    own = {"engine", "queue", "handler", "on_claim", "on_outcome", "return"}
+    shared = {name: kind for name, kind in plain.items() if name not in own}
+    options = {name: ref.__forward_arg__ for name, ref in WorkerOptions.__annotations__.items()}
+    assert options == shared
+    assert awaited.keys() == {*own, "options"}
+    assert awaited["options"] == "Unpack[WorkerOptions]"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'limmit'"):
+        AsyncWorker(create_async_engine("sqlite+aiosqlite://"), JobQueue(Email), nothing, limmit=2)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["grace", "poll", "interval", "max_runtime", "reap_every"])
@@ -60,6 +173,12 @@ def test_a_number_is_answered_by_the_timedelta_to_write(make: Make) -> None:
         make(grace=5)
     with pytest.raises(ArgumentError, match=re.escape("write timedelta(seconds=30)")):
         JobQueue(Email).handler(timeout=30)  # type: ignore[call-overload]  # a mistake
+
+
+@pytest.mark.parametrize("timeout", [timedelta(0), 5])
+def test_a_timeout_is_a_duration_longer_than_zero(timeout: Any) -> None:
+    with pytest.raises(ArgumentError, match="timeout= takes a timedelta longer than zero"):
+        JobQueue(Email).handler(timeout=timeout)
 
 
 @pytest.mark.parametrize("lease", [5, "5", timedelta(0), -SECOND])
@@ -156,6 +275,7 @@ def test_what_can_be_called_or_has_no_signature_is_left_alone(handler: Any) -> N
         (Session, r"make a factory of it with sessionmaker\(engine, class_=\.\.\)"),
         (Session(), "give its engine, or the sessionmaker"),
         ("sqlite://", r"make an engine of it with create_engine\(\)"),
+        (create_async_engine("sqlite+aiosqlite://"), "for an AsyncEngine use AsyncWorker"),
         (sessionmaker(), "bind it to an Engine"),
         (sessionmaker(create_engine("sqlite://"), autobegin=False), "without autobegin=False"),
     ],
@@ -172,6 +292,7 @@ def test_what_is_no_engine_is_answered_by_what_to_give(given: Any, said: str) ->
         (AsyncSession, r"make a factory of it with async_sessionmaker\(engine, class_=\.\.\)"),
         (AsyncSession(), "give its engine, or the sessionmaker"),
         ("sqlite+aiosqlite://", r"make an engine of it with create_async_engine\(\)"),
+        (create_engine("sqlite://"), "for a synchronous engine use Worker"),
         (async_sessionmaker(), "bind it to an Engine"),
         (
             async_sessionmaker(create_async_engine("sqlite+aiosqlite://"), autobegin=False),
@@ -184,6 +305,15 @@ def test_what_is_no_async_engine_is_answered_by_what_to_give(given: Any, said: s
         AsyncWorker(given, JobQueue(Email), nothing)
 
 
+def test_a_sessionmaker_on_one_connection_is_refused() -> None:
+    with (
+        create_engine("sqlite://").connect() as connection,
+        pytest.raises(ArgumentError, match="bound to an Engine"),
+    ):
+        Worker(sessionmaker(connection), JobQueue(Email), of_one)
+
+
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 @pytest.mark.parametrize("age", [timedelta(days=36_501), timedelta.max])
 def test_an_age_that_no_database_can_compute_is_refused(
     engine: Engine, session: Session, age: timedelta
@@ -203,12 +333,14 @@ def test_an_age_that_no_database_can_compute_is_refused(
             call(age)
 
 
+@pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("age", [5, "5", None, timedelta(seconds=-1)])
 def test_jobs_are_pruned_by_an_age_from_zero(session: Session, age: Any) -> None:
     with pytest.raises(ArgumentError, match=r"older_than=.* of at least zero"):
         prune(session, Email, older_than=age)
 
 
+@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 @pytest.mark.parametrize("delay", [timedelta(days=3651), timedelta(seconds=-1)])
 def test_a_delay_of_a_failed_job_is_from_zero_to_ten_years(
     session: Session, delay: timedelta

@@ -1,199 +1,403 @@
-"""What goes wrong in a turn costs no other job, at whichever statement it happens."""
+"""What goes wrong at any statement or COMMIT costs no job: each is handled and finished once."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select
+from sqlalchemy import URL, delete
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, Owner
-from sa_jobqueue.worker import Cancel, Failed, Retry, Worker
+from sa_jobqueue import Owner
+from sa_jobqueue.worker import Cancel, Retry
+from tests.clock import Clock
+from tests.contract.owners.restricted_user import restricted_user
+from tests.contract.worker import ledger
+from tests.contract.worker.driver import KINDS, Workers
+from tests.contract.worker.fault_injection import REFUSED, FaultInjection
 from tests.contract.worker.faults import (
-    KINDS,
-    Fault,
+    ERRORS,
     Faults,
     LostAnswer,
-    Picky,
-    add_picky,
+    deadlock,
     faults_in,
+    heard,
     kill,
-    picky_states,
+    transient,
 )
-from tests.contract.worker.support import work
-from tests.models import Email, add_emails
-from tests.support import SERVERS, with_empty_tables
+from tests.contract.worker.ledger import Entry, Invoice
+from tests.models import Task
+from tests.support import SERVERS, make_engine
+
+SEED = 20261122
+
+#: How many faults a worker survives: in CI, and with --full.
+FEW, MANY = 12, 500
+
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 
 
-def drained_with(engine: Engine, session: Session, faults: Any, **options: Any) -> None:
-    """Drain five emails while something goes wrong, and expect each to be handled once."""
-    session.rollback()
-    with_empty_tables(engine, Email.metadata)
-    add_emails(session, *"abcde")
-    handled: Counter[str] = Counter()
+def drained_with(workers: Workers, faults: Any, **options: Any) -> None:
+    """Drain five jobs while something goes wrong, and expect each to be handled once."""
+    workers.execute(delete(Task))
+    workers.add(*"abcde", max_attempts=1)
+    workers.handled.clear()
 
     with faults:
-        work(
-            engine,
-            JobQueue(Email),
-            lambda email: handled.update(email.recipient),
-            limit=2,
-            **options,
-        )
+        workers.drain(Task, **{"limit": 2, "owner": "w", "reap_every": None, **options})
 
-    assert handled == Counter("abcde")
-    assert set(session.scalars(select(Email.status))) == {"done"}
+    assert Counter(workers.handled) == Counter("abcde")
+    assert set(workers.statuses().values()) == {"done"}
 
 
-def statements_of_a_run(engine: Engine, session: Session) -> int:
+def statements_of_a_run(workers: Workers, **options: Any) -> int:
     counted = Faults(-1, lambda connection: None)
-    drained_with(engine, session, faults_in(engine, counted), owner="w", reap_every=None)
+    drained_with(workers, faults_in(workers.engine, counted), **options)
+    assert counted.seen > 5
     return counted.seen
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# An error of each kind on one database, and the most usual one on all.
+@pytest.mark.parametrize(
+    "kind",
+    [*(pytest.param(kind, marks=ANYWHERE) for kind in ERRORS if kind is not deadlock), deadlock],
+)
 def test_an_error_at_any_statement_costs_no_job(
-    engine: Engine, session: Session, db_alias: str, kind: Callable[[str], Exception]
+    workers: Workers, db_alias: str, kind: Callable[[str], Exception]
 ) -> None:
     def fail(connection: Any) -> None:
         raise kind(db_alias)
 
-    for number in range(statements_of_a_run(engine, session)):
-        faults = faults_in(engine, Faults(number, fail))
-        drained_with(engine, session, faults, owner="w", reap_every=None)
+    for number in range(statements_of_a_run(workers)):
+        drained_with(workers, faults_in(workers.engine, Faults(number, fail)))
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
 @pytest.mark.only_on(*SERVERS)
 def test_a_connection_killed_at_any_statement_costs_no_job(
-    engine: Engine, session: Session, db_url: URL, db_alias: str, autocommit: bool
+    workers: Workers, db_url: URL, db_alias: str, autocommit: bool
 ) -> None:
-    used = engine.execution_options(isolation_level="AUTOCOMMIT") if autocommit else engine
-    for number in range(statements_of_a_run(used, session)):
-        faults = faults_in(used, Faults(number, kill(db_url, db_alias)))
-        drained_with(used, session, faults, owner="w", reap_every=None)
+    level = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+    used = workers.engine.execution_options(**level)
+    for number in range(statements_of_a_run(workers, bind=used)):
+        faults = faults_in(workers.engine, Faults(number, kill(db_url, db_alias)))
+        drained_with(workers, faults, bind=used)
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
-@pytest.mark.parametrize("given", ["nothing", "a name", "an Owner"])
+@pytest.mark.parametrize(
+    "given",
+    [pytest.param(None, marks=ANYWHERE), "a name", pytest.param("an Owner", marks=ANYWHERE)],
+)
 def test_the_answer_of_any_commit_may_be_lost(
-    engine: Engine, session: Session, given: str, autocommit: bool
+    workers: Workers, given: str | None, autocommit: bool
 ) -> None:
-    used = engine.execution_options(isolation_level="AUTOCOMMIT") if autocommit else engine
-    with Owner(engine) as owner:
-        owners: dict[str, Any] = {"nothing": None, "a name": "w", "an Owner": owner}
+    level = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+    used = workers.engine.execution_options(**level)
+    owner: Any = Owner(workers.plain) if given == "an Owner" else nullcontext(given)
+    with owner as name:
         for number in range(20):
-            lost = LostAnswer(engine, number)
-            drained_with(used, session, lost, reap_every=None, owner=owners[given])
+            lost = LostAnswer(workers.engine, number)
+            drained_with(workers, lost, bind=used, owner=name)
             if lost.seen <= number:
                 break
         assert number > 3
 
 
-@pytest.mark.parametrize("limit", [1, 5])
-def test_a_job_whose_finish_is_refused_is_failed_alone(
-    engine: Engine, picky: Session, limit: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    add_picky(picky, "a", "b", "bad", "c", "d")
-    handled: Counter[str] = Counter()
-    outcomes: dict[str, Any] = {}
+# Faults in a row
 
-    work(
-        engine,
-        JobQueue(Picky),
-        lambda job: handled.update([job.name]),
-        limit=limit,
-        on_outcome=lambda job, outcome: outcomes.setdefault(job.name, outcome),
+
+@pytest.fixture(params=[*KINDS, "AUTOCOMMIT", "transactional", "transactional asyncio"])
+def survival(request: pytest.FixtureRequest, engine: Any) -> Iterator[tuple[Workers, str]]:
+    """Workers, and what is special about their run."""
+    kind = "asyncio" if "asyncio" in request.param else "threads"
+    workers = Workers(kind, engine)
+    workers.engine = workers.engine_for(engine.url)
+    yield workers, request.param
+    workers.engine.dispose(close=not workers.awaits)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("ledger_tables")
+def test_a_worker_survives_faults_in_a_row_and_handles_each_job_once(
+    survival: tuple[Workers, str], db_url: URL, full: bool, clock: Clock
+) -> None:
+    """A transactional handler has effects once; it may be called again."""
+    workers, kind = survival
+    transactional = kind.startswith("transactional")
+    entity: Any = Invoice if transactional else Task
+    wanted = MANY if full else FEW
+    names = sorted(f"job {number}" for number in range(wanted))
+    workers.add(*names, entity=entity, max_attempts=None if transactional else 1)
+
+    calls = itertools.count(1)
+
+    def stop_when_handled() -> None:
+        if next(calls) % 50 == 0 and not workers.worker.stopping:
+            clock.jump(400)  # a row that could not be claimed is tried again after some minutes
+        if not set(workers.statuses(entity).values()) & {"unclaimed", "claimed"}:
+            workers.worker.stop()
+
+    faults = FaultInjection(
+        workers.engine, db_url, seed=SEED, wanted=wanted, when_over=stop_when_handled
     )
 
-    assert handled == {"a": 1, "b": 1, "bad": 2, "c": 1, "d": 1}
-    assert picky_states(picky) == {
-        **dict.fromkeys("abcd", ("done", 1)),
-        "bad": ("failed", 2),
-    }
-    error = picky.scalars(select(Picky.last_error).where(Picky.name == "bad")).one()
-    assert "the finish was refused" in str(error)
-    assert isinstance(outcomes["bad"], Failed)
-    told = [each for each in caplog.records if "cannot be finished" in each.getMessage()]
-    assert "attempt 1 of 2" in told[0].getMessage()
-    assert "; next try in " in told[0].getMessage()
-    assert "; not tried again: " in told[1].getMessage()
-    assert [vars(each)["status"] for each in told] == ["unclaimed", "failed"]
+    def handle(task: Task) -> None:
+        workers.note(task)
+        faults.begin()
+
+    def book(session: Session, invoice: Invoice) -> None:
+        faults.begin()
+        session.add(Entry(name=invoice.name))
+
+    queue = workers.queue(entity, book if transactional else handle, transactional=transactional)
+    level = {"isolation_level": "AUTOCOMMIT"} if kind == "AUTOCOMMIT" else {}
+    bind = workers.engine.execution_options(**level)
+    concurrency = 2 if workers.awaits else 1
+    worker = workers.make(
+        queue, bind=bind, owner="w", limit=3, concurrency=concurrency, reap_every=None
+    )
+    with faults:
+        workers.run(worker)
+
+    rows = workers.rows(entity)
+    failed = [str(error) for status, _, error in rows.values() if status == "failed"]
+    assert {row[0] for row in rows.values()} <= {"done", "failed"}
+    if transactional:
+        assert (ledger.entries(workers.plain), failed) == (names, [])
+    else:
+        assert sorted(workers.handled) == names
+        assert all("the finish was refused" in error for error in failed)
+        refused = sum(count for (what, _), count in faults.seen.items() if what == REFUSED)
+        assert 2 * len(failed) <= refused  # together with others, and again alone
+    if full:
+        assert set(faults.seen) == set(faults.kinds)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "status"),
-    [(None, "failed"), (Retry(reason="→"), "failed"), (Cancel("→"), "cancelled")],
-)
-def test_text_that_a_column_refuses_is_written_in_ascii(
-    engine: Engine, picky: Session, outcome: Any, status: str
+class Run:
+    """Workers one after the other: each is stopped at some moment, and the last one drains.
+
+    Attributes:
+        begun: how often the handler of each job began, without attempts that are given back.
+        ended: how often a handler has ended each job for good.
+    """
+
+    def __init__(self, workers: Workers, seed: int, alias: str) -> None:
+        self.random = random.Random(seed)
+        self.begun: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self._workers = workers
+        self._alias = alias
+        self._one_of = self.random.choice([0, 0, 15, 60])
+        self._lock = threading.Lock()
+        self.jobs = [f"job {number}" for number in range(self.random.randint(1, 80))]
+
+    def handle(self, task: Task) -> Retry | Cancel | None:
+        with self._lock:
+            self.begun[task.name] += 1
+            kind, seconds = self.random.random(), self.random.choice([0, 0, 0, 0.001, 0.02])
+            last = self.begun[task.name] == 4
+            self.ended[task.name] += last or kind >= 0.4
+        time.sleep(seconds)
+        if kind < 0.2 and not last:
+            return Retry(timedelta(0))
+        if kind < 0.4:
+            raise ValueError("of the handler")
+        return Cancel("enough") if kind < 0.5 else None
+
+    def before(self, connection: Any, *_: Any) -> None:
+        """Let some statements fail, with an error that passes."""
+        if self._one_of and self.random.randrange(self._one_of) == 0:
+            raise deadlock(self._alias)
+
+    def work(self) -> None:
+        for _ in range(self.random.randint(0, 3)):
+            worker = self._worker()
+            stop = threading.Timer(self.random.random() / 10, worker.stop)
+            stop.start()
+            self._workers.run(worker)
+            stop.join()
+        self._workers.run(self._worker(drain=True))
+
+    def _worker(self, **options: Any) -> Any:
+        concurrency = self.random.choice([1, 2, 3, 8])
+        queues = [
+            self._workers.queue(Task, self.handle, Task.priority == number) for number in (0, 1)
+        ]
+        return self._workers.make(
+            queues,
+            concurrency=concurrency,
+            limit=concurrency + self.random.choice([0, 0, 1, 10]),
+            interval=timedelta(seconds=self.random.choice([0, 0, 0, 0.01])),
+            reap_every=None,
+            **options,
+        )
+
+
+@pytest.mark.timeout(1200)
+def test_each_job_is_handled_as_often_as_its_attempts_say(
+    threads: Workers, db_alias: str, full: bool
 ) -> None:
-    add_picky(picky, "a", "b", "c")
-    handled: Counter[str] = Counter()
+    """The seed of a run is in its failure; FUZZ_SEED=7 repeats it."""
+    first = int(os.environ.get("FUZZ_SEED", random.randrange(10**6)))
+    for seed in range(first, first + (40 if full else 1)):
+        run = Run(threads, seed, db_alias)
+        threads.execute(delete(Task))
+        with Session(threads.plain) as session, session.begin():
+            session.add_all(
+                Task(name=name, priority=run.random.randint(0, 1), max_attempts=4)
+                for name in run.jobs
+            )
 
-    def handler(job: Picky) -> Any:
-        handled.update(job.name)
-        if job.name != "b":
-            return None
-        if outcome is None:
-            raise ValueError("→")
-        return outcome
+        with heard(threads.engine, "before_cursor_execute", run.before):
+            run.work()
 
-    work(engine, JobQueue(Picky), handler, limit=3)
-
-    assert (handled["a"], handled["c"]) == (1, 1)
-    assert picky_states(picky)["b"][0] == status
-    error = picky.scalars(select(Picky.last_error).where(Picky.name == "b")).one()
-    assert str(error).endswith("\\u2192")
+        told, rows = f"FUZZ_SEED={seed}", threads.rows()
+        assert {row[0] for row in rows.values()} <= {"done", "failed", "cancelled"}, told
+        assert {name: row[1] for name, row in rows.items()} == run.begun, told
+        assert run.ended == Counter(run.jobs), told
 
 
-def test_a_refused_claim_costs_nothing_that_was_handled(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+# Which errors are waited out
+
+
+class DatabaseError(Exception):
+    """An error of a driver, by the name that PEP 249 gives it."""
+
+
+def with_state(state: str) -> DatabaseError:
+    error = DatabaseError("told by psycopg")
+    error.sqlstate = state  # type: ignore[attr-defined]  # as psycopg sets it
+    return error
+
+
+def unwrapped(alias: str) -> Exception:
+    """What an application's handle_error listener may raise: the driver's own exception."""
+    cause = transient(alias)
+    error: Exception = type("DatabaseError", (type(cause),), dict(vars(cause)))(*cause.args)
+    return error
+
+
+def read_only(alias: str) -> Exception:
+    told = {"postgresql": with_state("25006"), "mysql": DatabaseError(1836, "")}
+    return OperationalError(
+        "UPDATE", {}, told.get(alias, DatabaseError(1290, "--read-only option"))
+    )
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize(("error", "times"), [(unwrapped, 1), (read_only, 2)])
+def test_a_worker_waits_out_what_passes(
+    workers: Workers, db_alias: str, error: Callable[[str], Exception], times: int
 ) -> None:
-    """The claims are refused for good after the first: what was handled is finished at once."""
-    add_emails(session, "a", "b", "c")
-    queue = JobQueue(Email)
-    claim, calls = queue.claim, []
+    """It leaves the connection of a read-only server: the next may lead to the new primary."""
+    invalidated: list[object] = []
 
-    def refuse(*args: Any, **given: Any) -> Any:
-        calls.append(1)
-        if len(calls) > 1:
-            raise Fault("refused")
-        return claim(*args, **given)
+    def fail(connection: Any) -> None:
+        raise error(db_alias)
 
-    monkeypatch.setattr(queue, "claim", refuse)
-    monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(seconds=0.3))
-    handled: list[str] = []
-    with pytest.raises(Fault):
-        work(engine, queue, lambda email: handled.append(email.recipient), limit=2)
+    with heard(workers.engine, "invalidate", lambda *args: invalidated.append(args)):
+        drained_with(workers, faults_in(workers.engine, Faults(4, fail, times=times)))
 
-    assert handled == ["a", "b"]
-    assert len(calls) > 3
-    assert list(session.scalars(select(Email.status).order_by(Email.id))) == [
-        "done",
-        "done",
-        "unclaimed",
-    ]
+    assert bool(invalidated) is (error is read_only)
 
 
-def test_a_worker_whose_claims_are_refused_can_be_stopped(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
+def refused_by_network(dbapi: Any) -> Exception:
+    if hasattr(dbapi, "asyncpg"):  # which raises what the system raises
+        return ConnectionRefusedError("nobody listens")
+    error: Exception = dbapi.OperationalError(2003, "connection refused")
+    return error
+
+
+def starting_up(dbapi: Any) -> Exception:
+    error: Exception = dbapi.Error("the database system is starting up")
+    return error if hasattr(dbapi, "asyncpg") else refused_by_network(dbapi)
+
+
+def ends_amid_the_login(dbapi: Any) -> Exception:
+    """PyMySQL calls it an InternalError; seen when a member of a group was killed."""
+    error: Exception = dbapi.InternalError("Packet sequence number wrong")
+    return refused_by_network(dbapi) if hasattr(dbapi, "asyncpg") else error
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("moment", ["before the start", "while a job is handled"])
+@pytest.mark.parametrize("refusal", [refused_by_network, starting_up, ends_amid_the_login])
+def test_a_worker_waits_for_a_server_that_is_away(
+    workers: Workers, moment: str, refusal: Callable[[Any], Exception]
 ) -> None:
-    queue = JobQueue(Email)
-    calls: list[int] = []
+    workers.add("a", "b")
+    left = [1, 2, 3]
+    away = threading.Event()
+    if moment == "before the start" and refusal is not ends_amid_the_login:
+        away.set()
 
-    def refuse(*args: Any, **given: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            worker.stop()
-        raise Fault("refused")
+    def connect(dialect: Any, *_: Any) -> None:
+        if away.is_set() and left:
+            left.pop()
+            raise refusal(dialect.loaded_dbapi)
 
-    monkeypatch.setattr(queue, "claim", refuse)
-    worker = Worker(engine, queue, lambda email: None, poll=timedelta(milliseconds=20))
-    worker.run()
+    def handle(task: Task) -> None:
+        workers.note(task)
+        if not away.is_set():
+            workers.engine.dispose(close=False)
+            away.set()
 
-    assert len(calls) == 3
+    workers.engine.dispose(close=not workers.awaits)
+    with heard(workers.engine, "do_connect", connect):
+        workers.drain(Task, handle)
+
+    assert (workers.handled, left) == (["a", "b"], [])
+    assert set(workers.statuses().values()) == {"done"}
+
+
+def test_a_worker_waits_for_a_pool_whose_connections_are_all_in_use(
+    threads: Workers, db_url: URL, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads.add("a", "b")
+    small = make_engine(db_url, pool_size=2, max_overflow=0, pool_timeout=0.2)
+
+    def handle(task: Task) -> None:
+        threads.note(task)
+        for held in (small.connect(), small.connect()):
+            threading.Timer(0.5, held.close).start()
+
+    threads.drain(threads.queue(Task, handle), bind=small, owner="w")
+    small.dispose()
+
+    assert threads.handled == ["a", "b"]
+    assert set(threads.statuses().values()) == {"done"}
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    assert 1 <= sum("QueuePool limit" in text for text in caplog.messages) <= 2
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_worker_that_may_not_write_ends_at_once(threads: Workers, clock: Clock) -> None:
+    threads.add("a")
+    began = clock()
+
+    with (
+        restricted_user(threads.plain, "SELECT") as theirs,
+        pytest.raises(DBAPIError, match="denied"),
+    ):
+        threads.run(threads.make(Task, bind=theirs, owner="w"))
+
+    assert clock() < began + 10
+
+
+@ANYWHERE
+def test_a_worker_whose_table_is_missing_ends_at_once(workers: Workers) -> None:
+    ledger.Base.metadata.drop_all(workers.plain)
+
+    with pytest.raises(DBAPIError, match=r"(?i)exist|no such table"):
+        workers.run(workers.make(workers.queue(Invoice), owner="w"))

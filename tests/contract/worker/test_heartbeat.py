@@ -5,327 +5,264 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import URL, Engine, StaticPool, create_engine, event, select, update
+from sqlalchemy import URL, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Fence, JobQueue, reap
-from sa_jobqueue.worker import Worker
-from sa_jobqueue.worker.heartbeat import Heartbeat
-from sa_jobqueue.worker.in_hand import InHand
-from tests.contract.worker.support import dates, hands_of, own_database, owners, transient, work
-from tests.models import Base, Email, Render, add_emails, add_renders
-from tests.support import SERVERS, until
+from sa_jobqueue import reap
+from tests.contract.worker.driver import Workers
+from tests.contract.worker.faults import failing, heard, renewal_of, transient
+from tests.models import Render, Task
+from tests.support import SERVERS, make_engine, until
 
-SOON = timedelta(milliseconds=20)
-SHORT_LEASE = timedelta(milliseconds=600)
+SHORT = timedelta(milliseconds=600)
+
+#: Where the database cannot matter.
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+
+is_renewal = renewal_of("task")
 
 
-def renewals(session: Session) -> int:
-    """Count the claims whose date has changed since this session first saw it."""
-    now = dates(session)
-    first = session.info.setdefault("first", now)
-    return sum(first[key] != date for key, date in now.items())
+def dates(workers: Workers, entity: Any = Task) -> dict[str, datetime]:
+    """When each job was claimed or last renewed."""
+    with workers.plain.connect() as connection:
+        found = connection.execute(select(entity.name, entity.owner_date))
+        return {row[0]: row[1] for row in found}
+
+
+def renewed(workers: Workers, before: dict[str, datetime]) -> str:
+    """The names of the jobs whose claims were renewed since."""
+    return "".join(sorted(name for name, at in dates(workers).items() if at != before[name]))
+
+
+def wait_for_renewals(workers: Workers, names: str) -> None:
+    """Wait until the claims of these jobs, and of no others, are renewed."""
+    before = dates(workers)
+    until(lambda: renewed(workers, before) == names)
 
 
 def test_a_long_running_job_and_the_jobs_behind_it_keep_their_claims_beyond_the_lease(
-    engine: Engine, session: Session
+    workers: Workers, session: Session
 ) -> None:
-    add_emails(session, "a", "b")
+    """Claims are renewed in time for the shortest lease of a worker's queues."""
+    workers.add("a", "b")
 
-    def renewed_for_two_leases(claimed: datetime) -> bool:
-        return min(dates(session).values()) > claimed + 2 * SHORT_LEASE
+    def handle(task: Task) -> None:
+        if task.name == "a":
+            claimed = max(dates(workers).values())
+            until(lambda: min(dates(workers).values()) > claimed + 2 * SHORT)
+            assert not reap(session, Task, lease=SHORT)
+            session.rollback()
 
-    def handler(email: Email) -> None:
-        if email.recipient == "a":
-            claimed = max(dates(session).values())
-            # Not by a reap in between: a busy machine may renew late.
-            until(lambda: renewed_for_two_leases(claimed))
+    others = workers.queue(Render, lease=timedelta(hours=1))
+    workers.drain([others, workers.queue(Task, handle, lease=SHORT)], limit=2, owner="plain")
 
-    # Claims are renewed in time for the shortest lease.
-    others, emails = JobQueue(Render, lease=timedelta(hours=1)), JobQueue(Email, lease=SHORT_LEASE)
-    others.handler(lambda render: None)
-    emails.handler(handler)
-    queues: list[JobQueue[Any]] = [others, emails]
-    Worker(engine, queues, limit=2, owner="plain", drain=True, poll=SOON).run()
-
-    assert owners(session) == ["plain", "plain"]
-    assert set(session.scalars(select(Email.status))) == {"done"}
+    assert set(workers.statuses().values()) == {"done"}
+    assert "sa_jobqueue heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
+@ANYWHERE
 def test_the_claim_of_a_job_that_its_handler_moves_on_is_renewed_and_finished(
-    engine: Engine, session: Session
+    workers: Workers, session: Session
 ) -> None:
-    add_renders(session, 1)
+    session.add(Render())
+    session.commit()
 
-    def handler(render: Render) -> None:
-        session.execute(update(Render).values(status="running"))
-        session.commit()
-        claimed = dated(session)
-        until(lambda: dated(session) > claimed)
+    def date() -> Any:
+        with workers.plain.connect() as connection:
+            return connection.scalar(select(Render.owner_date))
 
-    work(engine, JobQueue(Render, lease=SHORT_LEASE), handler, owner="plain")
+    def handle(render: Render) -> None:
+        workers.execute(update(Render).values(status="running"))
+        claimed = date()
+        until(lambda: date() != claimed)
+
+    workers.drain(workers.queue(Render, handle, lease=SHORT), owner="plain")
 
     assert session.scalars(select(Render.status)).all() == ["done"]
 
 
-def dated(session: Session) -> Any:
-    session.rollback()
-    found = session.scalars(select(Render.owner_date)).one()
-    session.rollback()
-    return found
-
-
+@ANYWHERE
 def test_claims_are_renewed_where_the_handler_has_the_only_connection(
-    fresh_database: URL,
+    threads: Workers, db_url: URL
 ) -> None:
-    options = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
-    with own_database(fresh_database, **options) as engine, own_database(fresh_database) as beside:
-        with Session(engine) as session:
-            add_emails(session, "a", "b")
+    threads.add("a", "b")
+    engine = make_engine(db_url, pool_size=1, max_overflow=0, pool_timeout=5)
 
-        def handler(email: Email) -> None:
-            with Session(engine) as own, Session(beside) as session:
-                assert own.get(Email, email.id) is not None
-                own.commit()  # an open read keeps SQLite's writers from committing
-                own.connection()
-                until(lambda: renewals(session))
+    def handle(task: Task) -> None:
+        before = dates(threads)
+        with engine.connect():
+            until(lambda: renewed(threads, before))
 
-        work(engine, JobQueue(Email, lease=SHORT_LEASE), handler)
+    threads.drain(threads.queue(Task, handle, lease=SHORT), bind=engine)
+    engine.dispose()
 
-        with Session(engine) as session:
-            assert set(session.scalars(select(Email.status))) == {"done"}
+    assert set(threads.statuses().values()) == {"done"}
 
 
+@ANYWHERE
 def test_jobs_whose_claim_was_found_lost_are_not_handled(
-    engine: Engine, session: Session, other: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_emails(session, "a", "b", "c")
-    handled: list[str] = []
+    workers.add("a", "b", "c")
 
-    def handler(email: Email) -> None:
-        handled.append(email.recipient)
-        if email.recipient == "a":
-            stolen = update(Email).where(Email.recipient == "b").values(owner="thief")
-            other.execute(stolen)
-            other.commit()
+    def handle(task: Task) -> None:
+        workers.note(task)
+        if task.name == "a":
+            workers.execute(update(Task).where(Task.name == "b").values(owner="thief"))
             until(lambda: any("its claim was lost" in text for text in caplog.messages))
-            until(lambda: any(job.lost for job in hands_of(worker).all))
+            wait_for_renewals(workers, "ac")
 
-    queue = JobQueue(Email, lease=SHORT_LEASE)
-    worker = Worker(engine, queue, handler, limit=3, drain=True, poll=SOON)
-    worker.run()
+    workers.drain(workers.queue(Task, handle, lease=SHORT), limit=3)
 
-    assert handled == ["a", "c"]
-    found = session.scalars(select(Email.status).order_by(Email.id))
-    assert found.all() == ["done", "claimed", "done"]
+    assert workers.handled == ["a", "c"]
+    assert workers.statuses() == {"a": "done", "b": "claimed", "c": "done"}
 
 
+@ANYWHERE
+@pytest.mark.parametrize("slots", [1, 2])
 def test_a_job_that_runs_too_long_is_not_renewed_and_is_taken_back(
-    engine: Engine, session: Session, other: Session
+    workers: Workers, session: Session, slots: int
 ) -> None:
-    add_emails(session, "a")
-    taken: list[int] = []
+    """If all slots run such a job, the jobs behind it are not renewed either."""
+    keys = workers.add(*"abcdefg")
+    taken: set[int] = set()
 
-    def take_back() -> bool:
-        taken.append(len(reap(other, Email, max_runtime=SHORT_LEASE)))
-        other.commit()
-        return taken[-1] > 0
+    def reaped() -> bool:
+        found = reap(session, Task, max_runtime=SHORT)
+        session.commit()
+        taken.update(job.identity[0] for job in found.jobs)
+        return bool(taken)
 
-    def handler(email: Email) -> None:
+    def handle(task: Task) -> None:
         if not taken:
-            until(take_back)
+            until(reaped) if task.name == "a" else time.sleep(0.3)
 
-    work(engine, JobQueue(Email), handler, max_runtime=SHORT_LEASE, reap_every=None)
+    workers.drain(
+        workers.queue(Task, handle),
+        concurrency=slots,
+        limit=7,
+        max_runtime=SHORT,
+        reap_every=None,
+    )
 
-    assert taken[-1] == 1
-    assert session.scalars(select(Email.status)).all() == ["done"]  # at the second attempt
-
-
-def test_a_finish_waits_for_a_renewal_that_is_under_way(
-    engine: Engine,
-    session: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    add_emails(session, "a")
-    renewing, finishing = threading.Event(), threading.Event()
-    wait = Heartbeat.wait_for_renewal
-
-    def wait_and_say(heartbeat: Heartbeat) -> None:
-        if renewing.is_set():
-            finishing.set()
-        wait(heartbeat)
-
-    @event.listens_for(engine, "commit")
-    def hold(connection: Any) -> None:
-        if threading.current_thread().name == "sa_jobqueue heartbeat" and not renewing.is_set():
-            renewing.set()
-            finishing.wait(10)
-
-    monkeypatch.setattr(Heartbeat, "wait_for_renewal", wait_and_say)
-    queue = JobQueue(Email, lease=SHORT_LEASE)
-    try:
-        work(engine, queue, lambda email: until(renewing.is_set), delete=True)
-    finally:
-        event.remove(engine, "commit", hold)
-
-    assert finishing.is_set()
-    assert session.scalars(select(Email)).all() == []
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert taken == set(keys if slots == 1 else keys[:1])
+    assert set(workers.statuses().values()) == {"done"}  # those at their second attempt
 
 
 def test_many_renewals_and_finishes_lose_no_claim(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_emails(session, *"abcdefghijklmnopqrstuvwxyz")
-    queue = JobQueue(Email, lease=timedelta(milliseconds=6))
+    workers.add(*"abcdefghijklmnopqrstuvwxyz")
 
-    def handler(email: Email) -> None:
+    def handle(task: Task) -> None:
         time.sleep(0.003)  # more than the pause between two renewals
 
-    work(engine, queue, handler, limit=3)
+    workers.drain(workers.queue(Task, handle, lease=timedelta(milliseconds=6)), limit=3)
 
-    assert set(session.scalars(select(Email.status))) == {"done"}
-    lost = [text for text in caplog.messages if "lost" in text]
-    assert lost == []
+    assert set(workers.statuses().values()) == {"done"}
+    assert [text for text in caplog.messages if "lost" in text] == []
 
 
+def test_a_finish_beside_a_renewal_that_is_under_way_takes_it_for_no_loss(
+    threads: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads.add("a")
+    renewing, released = threading.Event(), threading.Event()
+    renewals: list[object] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if is_renewal(" ".join(statement.split())):
+            renewals.append(connection)
+
+    def hold(connection: Any) -> None:
+        if connection in renewals and not renewing.is_set():
+            renewing.set()
+            released.wait(0.3)  # the finish comes meanwhile
+
+    with (
+        heard(threads.engine, "before_cursor_execute", note),
+        heard(threads.engine, "commit", hold),
+    ):
+        queue = threads.queue(Task, lambda task: until(renewing.is_set), lease=SHORT)
+        threads.drain(queue, delete=True)
+
+    assert threads.statuses() == {}
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@ANYWHERE
+@pytest.mark.parametrize("kind", ["passes", "unknown"])
 def test_a_renewal_that_failed_is_tried_again_soon(
-    engine: Engine, session: Session, db_alias: str, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, db_alias: str, kind: str
 ) -> None:
-    add_emails(session, "a")
-    queue = JobQueue(Email, lease=timedelta(seconds=6))
-    renew, times = queue.renew, []
+    workers.add("a")
+    times: list[float] = []
 
-    def fail_once(session: Session, fences: Sequence[Fence]) -> None:
-        times.append(time.monotonic())
-        if len(times) == 1:
-            raise OperationalError("UPDATE", {}, transient(db_alias))
-        renew(session, fences)
+    def first(text: str) -> bool:
+        if is_renewal(text):
+            times.append(time.monotonic())
+        return is_renewal(text) and len(times) == 1
 
-    monkeypatch.setattr(queue, "renew", fail_once)
-    work(engine, queue, lambda email: until(lambda: renewals(session)))
+    def error() -> Exception:
+        if kind == "passes":
+            return OperationalError("UPDATE", {}, transient(db_alias))
+        return RuntimeError("of the application")
 
-    assert times[1] - times[0] < 1.7  # a beat takes two seconds
+    def handle(task: Task) -> None:
+        before = dates(workers)
+        until(lambda: renewed(workers, before))
+
+    lease = timedelta(seconds=4)
+    with failing(workers.engine, first, error):
+        workers.drain(workers.queue(Task, handle, lease=lease), owner="w", reap_every=None)
+
+    assert times[1] - times[0] < lease.total_seconds() / 3
 
 
+@ANYWHERE
 def test_a_claim_that_cannot_be_renewed_costs_no_other_its_renewal(
-    engine: Engine,
-    session: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused = add_emails(session, *"abcde")[2].id
-    queue = JobQueue(Email, lease=SHORT_LEASE)
-    renew, beats = queue.renew, []
+    workers.add("c", id=424242)
+    workers.add(*"abde")
 
-    def refuse(session: Session, fences: Sequence[Fence]) -> None:
-        beats.append(len(fences))
-        if (refused,) in [fence.identity for fence in fences]:
-            raise IntegrityError("UPDATE", {}, Exception("refused"))
-        renew(session, fences)
+    def handle(task: Task) -> None:
+        if task.name == "c":
+            for _ in range(2):
+                wait_for_renewals(workers, "abde")
 
-    def handler(email: Email) -> None:
-        if email.recipient == "a":
-            until(lambda: renewals(session) == 4 and beats.count(5) == 2)
+    error = IntegrityError("UPDATE", {}, Exception("refused"))
+    with failing(workers.engine, lambda text: is_renewal(text) and "424242" in text, lambda: error):
+        workers.drain(workers.queue(Task, handle, lease=SHORT), limit=5)
 
-    monkeypatch.setattr(queue, "renew", refuse)
-    work(engine, queue, handler, limit=5)
-
-    session.rollback()
-    assert set(session.scalars(select(Email.status))) == {"done"}
+    assert set(workers.statuses().values()) == {"done"}
     assert len([text for text in caplog.messages if "renewal of 1 claims failed" in text]) == 1
 
 
 @pytest.mark.only_on(*SERVERS)
 def test_a_row_that_somebody_locks_for_long_holds_up_no_other_renewal(
-    engine: Engine, session: Session, other: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = [email.id for email in add_emails(session, *"abcd")]
-    lock = select(Email).where(Email.id.in_(keys[1:3])).with_for_update()
+    keys = workers.add(*"abcd")
+    lock = select(Task).where(Task.id.in_(keys[1:3])).with_for_update()
 
-    def handler(email: Email) -> None:
-        if email.recipient == "a":
-            other.execute(update(Email).where(Email.id == keys[1]).values(owner="thief"))
-            other.commit()
-            other.execute(lock)
+    def handle(task: Task) -> None:
+        workers.note(task)
+        if task.name == "a":
+            workers.execute(update(Task).where(Task.id == keys[1]).values(owner="thief"))
+            session.execute(lock)
             for _ in range(2):
-                until(lambda: renewals(session) == 2)
-                session.info.clear()
-            until(lambda: [job.job.id for job in hands_of(worker).all if job.lost] == keys[1:2])
-            other.rollback()
-            until(lambda: renewals(session) == 3)
+                wait_for_renewals(workers, "ad")
+            session.rollback()
+            wait_for_renewals(workers, "acd")
 
-    queue = JobQueue(Email, lease=SHORT_LEASE)
-    worker = Worker(engine, queue, handler, limit=4, drain=True, poll=SOON)
-    worker.run()
+    workers.drain(workers.queue(Task, handle, lease=SHORT), limit=4)
 
-    session.rollback()
-    found = session.scalars(select(Email.status).order_by(Email.id))
-    assert found.all() == ["done", "claimed", "done", "done"]
+    assert workers.handled == ["a", "c", "d"]
+    assert workers.statuses() == {"a": "done", "b": "claimed", "c": "done", "d": "done"}
     assert not [text for text in caplog.messages if "renewing" in text]
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_worker_on_a_database_in_memory_uses_one_thread() -> None:
-    engine = create_engine(
-        "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
-    )
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
-        add_emails(session, "a", "b")
-    seen: list[str] = []
-
-    def handler(email: Email) -> None:
-        threading.Event().wait(0.05)
-        seen.extend(thread.name for thread in threading.enumerate())
-
-    work(engine, JobQueue(Email, lease=timedelta(milliseconds=20)), handler)
-
-    assert "sa_jobqueue heartbeat" not in seen
-    with Session(engine) as session:
-        assert set(session.scalars(select(Email.status))) == {"done"}
-    engine.dispose()
-
-
-def test_the_thread_ends_with_the_run(engine: Engine, session: Session) -> None:
-    add_emails(session, "a")
-    seen: list[bool] = []
-
-    def beating() -> bool:
-        return "sa_jobqueue heartbeat" in {thread.name for thread in threading.enumerate()}
-
-    work(engine, JobQueue(Email), lambda email: seen.append(beating()))
-
-    assert seen == [True]
-    assert not beating()
-
-
-@pytest.mark.parametrize(
-    ("slots", "renewed"), [(1, ["handled"]), (2, ["handled", "unstarted", "begun"])]
-)
-def test_after_max_runtime_the_claims_of_handled_jobs_are_still_renewed(
-    slots: int, renewed: list[str]
-) -> None:
-    names = ("handled", "running for long", "unstarted", "begun")
-    jobs: list[InHand[str]] = [InHand(Mock(), name) for name in names]
-    jobs[0].began = jobs[1].began = time.monotonic() - 100
-    jobs[0].outcome = None
-    jobs[3].began = time.monotonic()
-    heartbeat = Heartbeat(
-        Mock(),
-        Mock(),
-        lambda: jobs,
-        lease=timedelta(seconds=1),
-        max_runtime=timedelta(seconds=50),
-        slots=slots,
-    )
-
-    assert [in_hand.job for in_hand in heartbeat._within_their_time()] == renewed

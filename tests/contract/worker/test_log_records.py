@@ -8,15 +8,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ConstantBackoff, JobQueue
-from sa_jobqueue.worker import Cancel, Retry, Worker
-from tests.contract.worker.faults import LostAnswer
-from tests.contract.worker.support import states, transient, work
+from sa_jobqueue.worker import Cancel, Retry
+from tests.clock import Clock
+from tests.contract.worker.driver import Workers
+from tests.contract.worker.faults import LostAnswer, deadlock, failing
 from tests.models import Email, Task, add_emails, add_tasks
+
+#: Where the database cannot matter.
+pytestmark = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 
 BACKOFF = ConstantBackoff(timedelta(0))
 
@@ -27,13 +29,14 @@ def refuse(job: object) -> None:
 
 @pytest.fixture
 def records_of(
-    engine: Engine, caplog: pytest.LogCaptureFixture
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> Callable[..., list[logging.LogRecord]]:
     """Run a worker whose handler fails; return its records of jobs."""
 
     def records_of(queue: JobQueue[Any], **options: Any) -> list[logging.LogRecord]:
         caplog.set_level(logging.INFO, "sa_jobqueue")
-        work(engine, queue, refuse, **options)
+        workers.declare(queue, refuse)
+        workers.drain(queue, **options)
         return [record for record in caplog.records if "no route" in record.getMessage()]
 
     return records_of
@@ -83,12 +86,12 @@ def returns(task: Task) -> Retry | Cancel | None:
 
 
 def test_what_handlers_return_leaves_records_of_level_info_after_the_commit(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     done, again, never = add_tasks(session, "done", "again", "never", max_attempts=2)
     caplog.set_level(logging.INFO, "sa_jobqueue.worker")
 
-    work(engine, JobQueue(Task), returns, limit=3)
+    workers.drain(Task, returns, limit=3)
 
     told = {
         (record.job_key[0], record.status, record.getMessage().partition(" after ")[0])  # type: ignore[attr-defined]  # extra fields
@@ -107,17 +110,17 @@ def test_what_handlers_return_leaves_records_of_level_info_after_the_commit(
 
 
 def test_a_job_whose_claim_was_lost_leaves_no_record_that_it_is_done(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_tasks(session, "lost")
     caplog.set_level(logging.INFO, "sa_jobqueue.worker")
 
     def take_back(task: Task) -> None:
         if task.attempts == 1:
-            with Session(engine) as other, other.begin():
+            with Session(workers.plain) as other, other.begin():
                 JobQueue(Task).reap(other, max_runtime=timedelta(0))
 
-    work(engine, JobQueue(Task), take_back)
+    workers.drain(Task, take_back)
 
     lost, done = [record for record in caplog.records if hasattr(record, "job_key")]
     assert "its claim was lost" in lost.getMessage()
@@ -127,16 +130,14 @@ def test_a_job_whose_claim_was_lost_leaves_no_record_that_it_is_done(
 
 
 def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untouched(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_tasks(session, "a")
     told: list[str] = []
 
-    with LostAnswer(engine, 1):  # the first COMMIT is that of the claim
-        work(
-            engine,
-            JobQueue(Task),
-            lambda task: None,
+    with LostAnswer(workers.engine, 1):  # the first COMMIT is that of the claim
+        workers.drain(
+            Task,
             owner="w",
             reap_every=None,
             on_outcome=lambda task, outcome: told.append(task.name),
@@ -145,30 +146,30 @@ def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untou
     (warned,) = [record for record in caplog.records if hasattr(record, "job_key")]
     assert "an earlier try of this worker has finished it" in warned.getMessage()
     assert told == []  # nobody knows
-    assert states(session) == {"a": ("done", 1, None)}
+    assert workers.rows() == {"a": ("done", 1, None)}
 
 
 @pytest.mark.parametrize("count", [10, 12])
 def test_the_record_of_jobs_that_could_not_be_released_names_ten_of_them(
-    engine: Engine,
-    session: Session,
-    db_alias: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    count: int,
+    workers: Workers, db_alias: str, clock: Clock, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    _, *rest = add_emails(session, *map(str, range(1 + count)))
-    queue = JobQueue(Email)
+    _, *rest = workers.add(*map(str, range(1 + count)))
 
-    def refuse_release(*_: object) -> None:
-        raise OperationalError("UPDATE", {}, transient(db_alias))
+    def refused(text: str) -> bool:
+        """Refuse every release, for longer than the worker tries it again."""
+        is_release = text.startswith("UPDATE task SET status='unclaimed'")
+        if is_release:
+            clock.jump(3)
+        return is_release
 
-    monkeypatch.setattr(queue, "release", refuse_release)
-    monkeypatch.setattr("sa_jobqueue.worker.turns.UNDIVIDED", timedelta(milliseconds=1))
-    worker = Worker(engine, queue, lambda email: worker.stop(), limit=1 + count)
-    worker.run()
+    def handle(task: Task) -> None:
+        workers.worker.stop()
+
+    worker = workers.make(workers.queue(Task, handle), owner="w", limit=1 + count, reap_every=None)
+    with failing(workers.engine, refused, lambda: deadlock(db_alias)):
+        workers.run(worker)
 
     (text,) = [text for text in caplog.messages if "could not be released" in text]
     more = {10: "", 12: " and 2 more"}[count]
-    names = ", ".join(f"Email {email.id}" for email in rest[:10])
+    names = ", ".join(f"Task {key}" for key in rest[:10])
     assert text.startswith(f"{names}{more} could not be released; a reap returns the jobs")

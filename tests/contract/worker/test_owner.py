@@ -1,265 +1,258 @@
-"""A worker is an owner for as long as it runs."""
+"""A worker is an owner for as long as it runs, and reaps the claims of owners that are dead."""
 
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import URL, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, Owner, OwnerState, UnsupportedDatabase, owner_state
-from sa_jobqueue.worker import Worker
-from tests.contract.worker.support import own_database, owners, work
-from tests.models import Email, add_emails
-from tests.support import SERVERS, cut_connections, until, variables_hidden
+from sa_jobqueue import JobQueue, Owner, OwnerState, claim, owner_state
+from tests.contract.worker.driver import SOON, Workers
+from tests.contract.worker.faults import failing, heard, transient
+from tests.models import Base, Render, Task
+from tests.support import SERVERS, cut_connections, make_engine, until, variables_hidden
 
-SOON = timedelta(milliseconds=20)
+#: Where the database cannot matter.
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 
 
-def test_a_worker_is_an_owner_for_as_long_as_it_runs(engine: Engine, session: Session) -> None:
-    add_emails(session, "a")
+def owners(workers: Workers) -> list[str]:
+    with workers.plain.connect() as connection:
+        return [str(name) for name in connection.scalars(select(Task.owner).order_by(Task.id))]
+
+
+def claimed_by(workers: Workers, owner: Any, **options: Any) -> None:
+    with Session(workers.plain) as session:
+        claim(session, Task, owner=owner, **options)
+        session.commit()
+
+
+# The name
+
+
+def test_a_worker_is_an_owner_for_as_long_as_it_runs(workers: Workers, session: Session) -> None:
+    workers.add("a")
     seen: list[OwnerState] = []
 
-    def handler(email: Email) -> None:
-        with Session(engine) as own:
-            seen.append(owner_state(own, str(email.owner)))
+    def handle(task: Task) -> None:
+        with Session(workers.plain) as own:
+            seen.append(owner_state(own, str(task.owner)))
 
-    work(engine, JobQueue(Email), handler)
+    workers.drain(Task, handle)
 
-    (name,) = owners(session)
-    assert str(name).split("~")[0].endswith(f"-{os.getpid()}")
+    (name,) = owners(workers)
+    assert name.split("~")[0].endswith(f"-{os.getpid()}")
     assert seen == [OwnerState.ALIVE]
-    assert owner_state(session, str(name)) is OwnerState.DEAD
+    assert owner_state(session, name) is OwnerState.DEAD
 
 
-def test_an_owner_may_be_given(engine: Engine, session: Session) -> None:
-    add_emails(session, "a", "b", "c")
+@ANYWHERE
+def test_an_owner_may_be_given(workers: Workers, session: Session) -> None:
+    workers.add("a", "b", "c")
 
-    with Owner(engine, "mailer") as owner:
+    with Owner(workers.plain, "mailer") as owner:
         for given in (owner, "plain", 7):
-            worker = Worker(engine, JobQueue(Email), lambda email: worker.stop(), owner=given)  # noqa: B023 - run at once
-            worker.run()
+            queue = workers.queue(Task, lambda task: workers.worker.stop())
+            workers.run(workers.make(queue, owner=given))
         assert owner_state(session, owner.name) is OwnerState.ALIVE
-        assert owners(session) == [owner.name, "plain", "7"]
+        assert owners(workers) == [owner.name, "plain", "7"]
 
 
 @pytest.mark.only_on("mysql", "mariadb")
 def test_a_server_that_knows_no_owners_gets_plain_names_and_one_line_in_the_log(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_emails(session, "a")
+    workers.add("a")
 
-    with variables_hidden(engine):
-        work(engine, JobQueue(Email), lambda email: None)
+    with variables_hidden(workers.engine):
+        workers.drain(Task)
 
-    (name,) = owners(session)
-    assert "~" not in str(name)
+    (name,) = owners(workers)
+    assert "~" not in name
     (told,) = [text for text in caplog.messages if "only after their lease" in text]
     assert "does not tell which owners are alive, since it does not show" in told
 
 
-def test_a_worker_uses_a_plain_name_where_it_can_have_no_owner(
-    engine: Engine,
-    session: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def refuse(owner: Owner) -> None:
-        raise UnsupportedDatabase("a pooler stands in between")
-
-    monkeypatch.setattr(Owner, "open", refuse)
-    add_emails(session, "a")
-
-    work(engine, JobQueue(Email), lambda email: None)
-
-    (name,) = owners(session)
-    assert "~" not in str(name)
-    (warning,) = [record for record in caplog.records if record.name == "sa_jobqueue.worker"]
-    assert warning.levelname == "WARNING"
-    assert "a pooler stands in between" in warning.getMessage()
+# A lock that is lost
 
 
-def has_lost_its_lock(worker: Worker[Any]) -> bool:
-    """Tell whether the loss was noticed; do not let the owner take a new name."""
-    owner = worker.owner
-    assert isinstance(owner, Owner)
-    assert owner._held is not None
-    return owner._held.lock.lost
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_worker_whose_lock_was_lost_goes_on_under_a_new_name(
-    fresh_database: URL, db_alias: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with own_database(fresh_database) as engine:
-        with Session(engine) as session:
-            add_emails(session, "a", "b", "c")
-        engine.dispose()
-
-        def handler(email: Email) -> None:
-            if email.recipient == "a":
-                cut_connections(fresh_database, db_alias)
-                until(lambda: has_lost_its_lock(worker))
-
-        worker = Worker(engine, JobQueue(Email), handler, limit=2, drain=True, poll=SOON)
-        worker.run()
-
-        with Session(engine) as session:
-            first, second, third = owners(session)
-            assert first == second != third
-            assert set(session.scalars(select(Email.status))) == {"done"}
-        assert any("has lost its lock" in record.getMessage() for record in caplog.records)
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_commit_in_doubt_is_looked_up_under_the_name_of_its_claim(
-    fresh_database: URL, db_alias: str
-) -> None:
-    """The answer to a COMMIT is lost, and the owner's lock with it."""
-    handled: list[str] = []
-    to_break = [1]
-    with own_database(fresh_database) as engine, pytest.MonkeyPatch.context() as patch:
-        with Session(engine) as session:
-            add_emails(session, "a", "b", "c")
-        engine.dispose()
-        commit = engine.dialect.do_commit
-
-        def commit_and_break(connection: Any) -> None:
-            commit(connection)
-            if handled and to_break:
-                to_break.clear()
-                cut_connections(fresh_database, db_alias)
-                until(lambda: has_lost_its_lock(worker))
-                error = OperationalError("COMMIT", {}, Exception("gone"))
-                error.connection_invalidated = True
-                raise error
-
-        patch.setattr(engine.dialect, "do_commit", commit_and_break)
-        queue = JobQueue(Email)
-        worker = Worker(
-            engine, queue, lambda email: handled.append(email.recipient), drain=True, poll=SOON
-        )
-        worker.run()
-
-        assert handled == ["a", "b", "c"]
-        with Session(engine) as session:
-            assert set(session.scalars(select(Email.status))) == {"done"}
-
-
-# A server that is away when a lock is taken
-
-
-class Refusals:
-    """Refuse some connections, as the driver does while its server is away."""
-
-    def __init__(self, engine: Engine, times: int) -> None:
-        self.left = times
-        self._engine = engine
-        self._connect = engine.dialect.connect
-
-    def connect(self, *args: Any, **kwargs: Any) -> Any:
-        if self.left:
-            self.left -= 1
-            raise self._engine.dialect.loaded_dbapi.OperationalError(2003, "connection refused")
-        return self._connect(*args, **kwargs)
-
-
-@pytest.mark.only_on(*SERVERS)
-@pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_worker_that_starts_waits_for_its_server(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
-    add_emails(session, "a")
-    refusals = Refusals(engine, times)
+@pytest.fixture
+def apart(request: pytest.FixtureRequest, fresh_database: URL) -> Iterator[Workers]:
+    """Workers on a database of their own, whose connections may be cut."""
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    workers = Workers(request.param, engine)
+    workers.engine = workers.engine_for(fresh_database)
+    workers.add("a", "b", "c")
+    yield workers
+    workers.engine.dispose(close=not workers.awaits)
     engine.dispose()
-    monkeypatch.setattr(engine.dialect, "connect", refusals.connect)
-
-    work(engine, JobQueue(Email), lambda email: None)
-
-    assert refusals.left == 0
-    assert set(session.scalars(select(Email.status))) == {"done"}
 
 
+BOTH = pytest.mark.parametrize("apart", ["threads", "asyncio"], indirect=True)
+
+
+def refused(dialect: Any) -> Exception:
+    if hasattr(dialect.loaded_dbapi, "asyncpg"):
+        return ConnectionRefusedError("nobody listens")
+    error: Exception = dialect.loaded_dbapi.OperationalError(2003, "connection refused")
+    return error
+
+
+@BOTH
 @pytest.mark.only_on(*SERVERS)
-def test_a_worker_that_takes_a_new_lock_waits_for_its_server(
-    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("away", [0, 4])
+def test_a_worker_whose_lock_was_lost_finishes_its_jobs_under_a_new_name(
+    apart: Workers, db_alias: str, caplog: pytest.LogCaptureFixture, away: int
 ) -> None:
-    with own_database(fresh_database) as engine:
-        with Session(engine) as session:
-            add_emails(session, "a", "b", "c")
-        engine.dispose()
-        refusals = Refusals(engine, 4)
+    """It waits for a server that is away when it takes the new lock."""
+    left = list(range(away))
+    cut = threading.Event()
 
-        def handler(email: Email) -> None:
-            if email.recipient == "a":
-                cut_connections(fresh_database, db_alias)
-                until(lambda: has_lost_its_lock(worker))
-                monkeypatch.setattr(engine.dialect, "connect", refusals.connect)
+    def connect(dialect: Any, *_: Any) -> None:
+        if cut.is_set() and left:
+            left.pop()
+            raise refused(dialect)
 
-        worker = Worker(engine, JobQueue(Email), handler, drain=True, poll=SOON)
-        worker.run()
+    def handle(task: Task) -> None:
+        apart.note(task)
+        if task.name == "a":
+            cut.set()
+            apart.plain.dispose()
+            cut_connections(apart.plain.url, db_alias)
+            until(lambda: "has lost its lock" in caplog.text)
 
-        assert refusals.left == 0
-        with Session(engine) as session:
-            assert set(session.scalars(select(Email.status))) == {"done"}
+    with heard(apart.engine, "do_connect", connect):
+        apart.drain(apart.queue(Task, handle), limit=2, reap_every=SOON)
+
+    assert (apart.handled, left) == (["a", "b", "c"], [])
+    first, second, third = owners(apart)
+    assert first == second != third
+    assert "~" in third
+    assert set(apart.statuses().values()) == {"done"}
 
 
+@BOTH
 @pytest.mark.only_on(*SERVERS)
 def test_handled_jobs_are_finished_before_a_new_lock_is_taken(
-    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+    apart: Workers, db_alias: str
 ) -> None:
     """A new lock may take minutes, and meanwhile others would reap them."""
-    statuses: list[str] = []
-    take = Owner._take
+    is_handled, cut = threading.Event(), threading.Event()
+    at_first: list[dict[str, str]] = []
 
-    def note_and_take(owner: Owner) -> Any:
-        with Session(owner.engine) as session:
-            statuses.extend(session.scalars(select(Email.status).order_by(Email.id)))
-        return take(owner)
+    def connect(dialect: Any, arguments: Any, options: Any, *_: Any) -> None:
+        if is_handled.is_set() and not cut.is_set():
+            cut.set()
 
-    with own_database(fresh_database) as engine:
-        with Session(engine) as session:
-            add_emails(session, "a", "b")
-        engine.dispose()
+    def lost() -> bool:
+        with Session(apart.plain) as own:
+            return owner_state(own, owners(apart)[0]) is OwnerState.DEAD
 
-        def handler(email: Email) -> None:
-            if email.recipient == "a":
-                cut_connections(fresh_database, db_alias)
-                until(lambda: has_lost_its_lock(worker))
-                monkeypatch.setattr(Owner, "_take", note_and_take)
+    def handle(task: Task) -> None:
+        apart.note(task)
+        if task.name == "a":
+            apart.plain.dispose()
+            cut_connections(apart.plain.url, db_alias)
+            until(lost)
+            is_handled.set()
+        elif not at_first:
+            at_first.append(apart.statuses())
 
-        worker = Worker(engine, JobQueue(Email), handler, drain=True, poll=SOON)
-        worker.run()
+    with heard(apart.engine, "do_connect", connect):
+        apart.drain(apart.queue(Task, handle), reap_every=None)
 
-        assert statuses == ["done", "unclaimed"]
-        with Session(engine) as session:
-            assert set(session.scalars(select(Email.status))) == {"done"}
+    assert at_first == [{"a": "done", "b": "claimed", "c": "unclaimed"}]
+    assert owners(apart)[0] != owners(apart)[1]
+    assert set(apart.statuses().values()) == {"done"}
 
 
-@pytest.mark.only_on(*SERVERS)
-def test_a_lock_that_dies_between_two_looks_is_taken_again(
-    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+# Reaping
+
+
+@ANYWHERE
+def test_a_drain_takes_back_the_claims_of_the_dead_and_leaves_those_of_the_living(
+    workers: Workers,
 ) -> None:
-    with own_database(fresh_database) as engine:
-        with Session(engine) as session:
-            add_emails(session, "a")
-        engine.dispose()
-        look, cut = Owner._check_seen, [1]
+    workers.add("dead", "living", "unknown")
+    with Owner(workers.plain) as living:
+        with Owner(workers.plain) as dying:
+            claimed_by(workers, dying)
+        claimed_by(workers, living)
+        claimed_by(workers, "plain")
 
-        def cut_and_look(owner: Owner, held: Any, server: Any) -> None:
-            if cut:
-                cut.clear()
-                cut_connections(fresh_database, db_alias)
-            look(owner, held, server)
+        workers.drain(Task, reap_every=None)
+        assert workers.handled == []
+        workers.drain(Task)
 
-        monkeypatch.setattr(Owner, "_check_seen", cut_and_look)
-        work(engine, JobQueue(Email), lambda email: None)
+    assert workers.handled == ["dead"]
 
-        with Session(engine) as session:
-            (name,) = owners(session)
-            assert "~" in str(name)
-            assert set(session.scalars(select(Email.status))) == {"done"}
+
+def test_a_busy_worker_takes_back_claims_while_its_handlers_run(workers: Workers) -> None:
+    workers.add("dead", "a", "b", "c")
+    dying = Owner(workers.plain)
+    dying.open()
+    claimed_by(workers, dying)
+
+    def handle(task: Task) -> None:
+        workers.note(task)
+        if task.name == "a":
+            dying.close()
+            until(lambda: workers.statuses()["dead"] == "unclaimed")
+
+    workers.drain(workers.queue(Task, handle), reap_every=SOON)
+
+    assert sorted(workers.handled) == ["a", "b", "c", "dead"]
+
+
+class Renders(JobQueue[Render]):
+    """Restores what a handler had set, in the transaction of each reap."""
+
+    def reap(self, session: Any, **options: Any) -> Any:
+        reaped = super().reap(session, **options)
+        returned = [job.identity[0] for job in reaped.jobs if not job.failed]
+        session.execute(update(Render).where(Render.id.in_(returned)).values(result="for any"))
+        return reaped
+
+
+@ANYWHERE
+def test_a_queue_may_write_in_the_transaction_of_its_workers_reap(
+    workers: Workers, session: Session
+) -> None:
+    session.add(Render())
+    session.commit()
+    with Owner(workers.plain) as dying:
+        claim(session, Render, owner=dying)[0].result = "by the dead"
+        session.commit()
+    seen: list[str | None] = []
+    queue = Renders(Render)
+    workers.declare(queue, lambda render: seen.append(render.result))
+
+    workers.drain(queue)
+
+    assert seen == ["for any"]
+
+
+@ANYWHERE
+def test_a_reap_that_failed_is_tried_at_its_next_time(workers: Workers, db_alias: str) -> None:
+    workers.add("a", "b")
+    with Owner(workers.plain) as owner:
+        claimed_by(workers, owner)
+
+    with (
+        failing(
+            workers.engine,
+            lambda text: not met and "task.status != 'unclaimed'" not in text and "owner" in text,
+            lambda: transient(db_alias),
+        ) as met,
+        workers.running(Task, reap_every=SOON),
+    ):
+        until(lambda: len(workers.handled) == 2)
+
+    assert met
+    assert sorted(workers.handled) == ["a", "b"]

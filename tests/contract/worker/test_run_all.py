@@ -17,6 +17,9 @@ from tests.contract.worker.ledger import Base, Entry, Invoice
 from tests.models import Email, Task
 from tests.support import with_empty_tables
 
+#: Where the database cannot matter.
+pytestmark = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+
 
 @pytest.fixture
 def connection(engine: Engine) -> Iterator[Connection]:

@@ -2,546 +2,278 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from pymysql.err import OperationalError as DriversError
 from sqlalchemy import URL, Engine, event, select, text, update
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, Fence, JobQueue, is_transient, reap
-from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.worker import Cancel, Done, Retry, Worker
-from sa_jobqueue.worker.heartbeat import Heartbeat
-from tests.contract.asyncio.support import make_async_engine
-from tests.contract.worker.fault_injection import FaultInjection
-from tests.contract.worker.ledger import Base, Entry, Invoice, add_invoices, entries, statuses
-from tests.contract.worker.support import hands_of
-from tests.contract.worker.survival import FEW, MANY, SEED
-from tests.running import ASYNC_DRIVERS
-from tests.support import SERVERS, make_engine, statements_seen, until, with_empty_tables
+from sa_jobqueue import ArgumentError, reap
+from sa_jobqueue.worker import Cancel, Done, Retry
+from tests.contract.worker.driver import SOON, Workers
+from tests.contract.worker.faults import LostAnswer, heard
+from tests.contract.worker.ledger import Entry, Invoice, entries
+from tests.support import SERVERS, make_engine, statements_seen, until
 
-SOON = timedelta(milliseconds=20)
+pytestmark = pytest.mark.usefixtures("ledger_tables")
+
+#: Where the database cannot matter.
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+
 Handle = Callable[[Session, Invoice], Any]
-
-
-@pytest.fixture
-def ledger(engine: Engine) -> Iterator[Session]:
-    """A session on the empty tables of the ledger."""
-    Base.metadata.create_all(engine)
-    with_empty_tables(engine, Base.metadata)
-    with Session(engine) as session:
-        yield session
-
-
-def work(bind: Any, handle: Handle, **options: Any) -> None:
-    """Drain the invoices with a transactional handler."""
-    queue = JobQueue(Invoice)
-    queue.handler(transactional=True)(handle)
-    options = {"drain": True, "poll": SOON, "backoff": lambda attempts: SOON, **options}
-    Worker(bind, queue, **options).run()
-
-
-def work_awaited(bind: Any, handle: Handle, **options: Any) -> None:
-    """Drain the invoices with an awaited handler that does the same in its AsyncSession."""
-    queue = JobQueue(Invoice)
-
-    @queue.handler(transactional=True)
-    async def handle_in(session: AsyncSession, invoice: Invoice) -> Any:
-        return await session.run_sync(handle, invoice)
-
-    async def run() -> None:
-        own = make_async_engine(bind.url, ASYNC_DRIVERS[bind.url.get_backend_name()])
-        given = {"drain": True, "poll": SOON, "backoff": lambda attempts: SOON, **options}
-        await AsyncWorker(own, queue, **given).run()
-        await own.dispose()
-
-    asyncio.run(run())
-
-
-Work = Callable[..., None]
-
-
-@pytest.fixture(params=[work, work_awaited], ids=["Worker", "AsyncWorker"])
-def drain(request: pytest.FixtureRequest) -> Work:
-    """Drain the invoices with a transactional handler, by each kind of worker."""
-    drain: Work = request.param
-    return drain
 
 
 def book(session: Session, invoice: Invoice) -> None:
     session.add(Entry(name=invoice.name))
+    session.flush()
 
 
-def test_effects_and_finish_are_one_commit(engine: Engine, ledger: Session) -> None:
-    add_invoices(ledger, "a", "b")
+def drain(workers: Workers, handle: Handle = book, **options: Any) -> None:
+    workers.drain(workers.queue(Invoice, handle, transactional=True), **options)
+
+
+def states(workers: Workers) -> dict[str, str]:
+    return workers.statuses(Invoice)
+
+
+# How a handler ends
+
+
+def outcome(returned: Any) -> Handle:
+    return lambda session, invoice: returned
+
+
+def raising(error: BaseException) -> Handle:
+    def handle(session: Session, invoice: Invoice) -> None:
+        raise error
+
+    return handle
+
+
+def of_the_driver(session: Session, end: str) -> None:
+    connection: Any = session.connection().connection
+    getattr(connection, end)()
+
+
+def with_savepoints(session: Session, invoice: Invoice) -> None:
+    with session.begin_nested() as savepoint:
+        session.add(Entry(name="undone"))
+        session.flush()
+        savepoint.rollback()
+    session.begin_nested()
+    session.begin_nested()  # and leaves it open
+
+
+def cancels_after_a_failed_statement(session: Session, invoice: Invoice) -> Cancel:
+    with suppress(DBAPIError), session.no_autoflush:
+        session.execute(text("SELECT no_such_column"))
+    return Cancel("void")
+
+
+def fails_to_flush(session: Session, invoice: Invoice) -> None:
+    session.add(Entry(name=None))
+
+
+def begins(session: Session, invoice: Invoice) -> None:
+    with session.begin():
+        pass
+
+
+def creates_a_table(session: Session, invoice: Invoice) -> None:
+    session.execute(text("CREATE TABLE IF NOT EXISTS ledger_entry (id INT)"))
+
+
+def hides_a_failed_statement(session: Session, invoice: Invoice) -> None:
+    with suppress(DBAPIError):
+        session.execute(text("SELECT no_such_column"))
+
+
+def hides_a_failed_statement_and_goes_on(session: Session, invoice: Invoice) -> None:
+    hides_a_failed_statement(session, invoice)
+    session.execute(text("SELECT 1"))
+
+
+def goes_on_after(end: Handle) -> Handle:
+    def handle(session: Session, invoice: Invoice) -> None:
+        end(session, invoice)
+        session.execute(text("SELECT 1"))
+
+    return handle
+
+
+def sets(name: str, value: Any) -> Handle:
+    return lambda session, invoice: setattr(invoice, name, value)
+
+
+def commits_by_sql(session: Session, invoice: Invoice) -> None:
+    session.execute(text("COMMIT"))
+
+
+def rolls_back_by_sql(session: Session, invoice: Invoice) -> None:
+    session.execute(text("ROLLBACK"))
+
+
+def lost_connection() -> OperationalError:
+    error = OperationalError("SELECT 1", {}, Exception("the connection is lost"))
+    error.connection_invalidated = True
+    return error
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a handler ends that has booked its invoice and has one attempt.
+
+    Attributes:
+        status: of the invoice after it.
+        booked: the entry is in the ledger.
+        error: words of last_error.
+    """
+
+    end: Handle
+    status: str = "failed"
+    booked: bool = False
+    error: str = ""
+    marks: tuple[Any, ...] = field(default=(ANYWHERE,))
+
+
+SAVEPOINTS = "begin_nested()"
+BEHIND = "has ended in the handler"
+CHANGED = "has deleted its job, or changed"
+ALL = ()
+
+ENDINGS = {
+    "None": Ending(outcome(None), "done", True, marks=ALL),
+    "values": Ending(outcome(Done({Invoice.total: 7})), "done", True),
+    "bad values": Ending(outcome(Done({Invoice.total: object()})), marks=ALL),
+    "Retry": Ending(outcome(Retry(SOON, "busy")), error="busy"),
+    "Cancel": Ending(outcome(Cancel("void")), "cancelled", error="void", marks=ALL),
+    "raises": Ending(raising(ValueError("no luck")), error="ValueError: no luck", marks=ALL),
+    "unflushable": Ending(fails_to_flush, marks=ALL),
+    "lost connection": Ending(raising(lost_connection())),
+    "deadlock": Ending(raising(OperationalError("SELECT 1", {}, DriversError(1213, "Deadlock")))),
+    "commit": Ending(lambda session, invoice: session.commit(), error=SAVEPOINTS),
+    "rollback": Ending(lambda session, invoice: session.rollback(), error=SAVEPOINTS),
+    "close": Ending(lambda session, invoice: session.close(), error=SAVEPOINTS),
+    "rollback beneath": Ending(
+        lambda session, invoice: session.connection().get_transaction().rollback(),  # type: ignore[union-attr]
+        error=SAVEPOINTS,
+    ),
+    "begin": Ending(begins, error=f"use session.{SAVEPOINTS}"),
+    "savepoints": Ending(with_savepoints, "done", True, marks=ALL),
+    "COMMIT": Ending(commits_by_sql, booked=True, error=BEHIND, marks=ALL),
+    "COMMIT and more": Ending(goes_on_after(commits_by_sql), booked=True, error=BEHIND, marks=ALL),
+    "ROLLBACK": Ending(rolls_back_by_sql, error=BEHIND, marks=ALL),
+    "ROLLBACK and more": Ending(goes_on_after(rolls_back_by_sql), error=BEHIND, marks=ALL),
+    "the driver's commit": Ending(
+        lambda session, invoice: of_the_driver(session, "commit"),
+        booked=True,
+        error=BEHIND,
+        marks=ALL,
+    ),
+    "the driver's rollback": Ending(
+        lambda session, invoice: of_the_driver(session, "rollback"), error=BEHIND, marks=ALL
+    ),
+    "CREATE TABLE": Ending(
+        creates_a_table,
+        booked=True,
+        error="CREATE TABLE or TRUNCATE",
+        marks=(pytest.mark.only_on("mysql", "mariadb"),),
+    ),
+    "a failed statement": Ending(
+        hides_a_failed_statement, error=SAVEPOINTS, marks=(pytest.mark.only_on("postgresql"),)
+    ),
+    "a failed statement and more": Ending(
+        hides_a_failed_statement_and_goes_on,
+        error=SAVEPOINTS,
+        marks=(pytest.mark.only_on("postgresql"),),
+    ),
+    "a failed statement and Cancel": Ending(
+        cancels_after_a_failed_statement, "cancelled", error="void", marks=ALL
+    ),
+    "deletes its job": Ending(lambda session, invoice: session.delete(invoice), error=CHANGED),
+    "deletes its row": Ending(
+        lambda session, invoice: session.execute(text("DELETE FROM ledger_invoice")), error=CHANGED
+    ),
+    "sets its status": Ending(sets("status", "done"), error=CHANGED, marks=ALL),
+    "sets its owner": Ending(sets("owner", "thief"), error=CHANGED),
+    "sets its owner_date": Ending(sets("owner_date", None), error=CHANGED),
+    "sets its key": Ending(sets("id", 4711), error=CHANGED),
+}
+
+
+@pytest.mark.parametrize(
+    "ending", [pytest.param(each, id=name, marks=each.marks) for name, each in ENDINGS.items()]
+)
+def test_effects_are_committed_with_the_finish_of_a_job_or_not_at_all(
+    workers: Workers, ending: Ending
+) -> None:
+    workers.add("a", entity=Invoice, max_attempts=1)
+
+    def handle(session: Session, invoice: Invoice) -> Any:
+        workers.note(invoice)
+        book(session, invoice)
+        return ending.end(session, invoice)
+
+    drain(workers, handle)
+
+    assert workers.handled == ["a"]
+    assert entries(workers.plain) == (["a"] if ending.booked else [])
+    ((status, attempts, error),) = workers.rows(Invoice).values()
+    assert (status, attempts) == (ending.status, 1)
+    assert ending.error in str(error)
+
+
+@ANYWHERE
+def test_an_attempt_without_effects_is_followed_by_another(workers: Workers) -> None:
+    workers.add("a", "b", entity=Invoice)
     told: list[str] = []
 
-    def handle(session: Session, invoice: Invoice) -> None:
+    def handle(session: Session, invoice: Invoice) -> Retry | None:
         book(session, invoice)
         invoice.total = 7
         session.flush()
-        assert (statuses(ledger)[invoice.name], invoice.name in entries(ledger)) == (
-            "claimed",
-            False,
-        )
+        assert invoice.name not in entries(workers.plain)
+        workers.note(invoice)
+        return Retry(SOON) if workers.handled == ["a"] else None
 
-    work(engine, handle, limit=2, on_outcome=lambda job, outcome: told.append(job.name))
+    drain(workers, handle, limit=2, on_outcome=lambda job, outcome: told.append(job.name))
 
-    assert entries(ledger) == told == ["a", "b"]
-    assert statuses(ledger) == {"a": "done", "b": "done"}
-    assert ledger.scalars(select(Invoice.total)).all() == [7, 7]
+    assert workers.handled == told == ["a", "b", "a"]
+    assert entries(workers.plain) == ["a", "b"]
+    assert set(states(workers).values()) == {"done"}
+    with Session(workers.plain) as session:
+        assert session.scalars(select(Invoice.total)).all() == [7, 7]
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_a_job_costs_one_transaction_more(engine: Engine, ledger: Session, delete: bool) -> None:
-    add_invoices(ledger, "a")
-    commits: list[int] = []
-    commit = engine.dialect.do_commit
+def test_a_job_costs_one_transaction_more(workers: Workers, delete: bool) -> None:
+    workers.add("a", entity=Invoice)
+    commits = LostAnswer(workers.engine, -1)
 
-    def counted(connection: Any) -> None:
-        commits.append(1)
-        commit(connection)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.dialect, "do_commit", counted)
-        work(engine, book, owner="w", reap_every=None, delete=delete)
+    with commits:
+        drain(workers, owner="w", reap_every=None, delete=delete)
 
     # The claim, the handler, an empty claim, the look for jobs that are left.
-    assert len(commits) == 4
-    assert (entries(ledger), statuses(ledger)) == (["a"], {} if delete else {"a": "done"})
-
-
-def test_own_columns_that_a_handler_returns_are_in_the_same_commit(
-    engine: Engine, ledger: Session, drain: Work
-) -> None:
-    add_invoices(ledger, "good", "bad", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> Done:
-        book(session, invoice)
-        return Done({Invoice.total: 7} if invoice.name == "good" else {Invoice.total: object()})
-
-    drain(engine, handle, limit=2)
-
-    assert (entries(ledger), statuses(ledger)) == (["good"], {"good": "done", "bad": "failed"})
-    assert ledger.scalars(select(Invoice.total).order_by(Invoice.total)).all() == [0, 7]
-
-
-@pytest.mark.parametrize("how", ["Retry", "raises", "Cancel", "unflushable"])
-def test_what_is_not_done_leaves_no_effects(
-    engine: Engine, ledger: Session, drain: Work, how: str
-) -> None:
-    add_invoices(ledger, "a", max_attempts=2)
-    attempts: list[str] = []
-
-    def handle(session: Session, invoice: Invoice) -> Any:
-        book(session, invoice)
-        attempts.append(invoice.name)
-        if how == "Cancel":
-            return Cancel("void")
-        if len(attempts) > 1:
-            return None
-        if how == "raises":
-            raise ValueError(how)
-        if how == "unflushable":
-            session.add(Entry(name=None))
-            return None
-        return Retry(SOON)
-
-    drain(engine, handle)
-
-    cancelled = how == "Cancel"
-    assert entries(ledger) == ([] if cancelled else ["a"])
-    assert statuses(ledger) == {"a": "cancelled" if cancelled else "done"}
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda session, invoice: session.commit(),
-        lambda session, invoice: session.rollback(),
-        lambda session, invoice: session.close(),
-        lambda session, invoice: session.connection().get_transaction().rollback(),
-    ],
-    ids=["commit", "rollback", "close", "beneath"],
-)
-def test_a_handler_that_ends_its_transaction_has_failed(
-    engine: Engine, ledger: Session, drain: Work, end: Handle
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        book(session, invoice)
-        session.flush()
-        end(session, invoice)
-
-    drain(engine, handle)
-
-    assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
-    assert "begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
-
-
-def _commit_the_drivers(session: Session, invoice: Invoice) -> None:
-    connection: Any = session.connection().connection
-    connection.commit()
-
-
-def _roll_back_the_drivers(session: Session, invoice: Invoice) -> None:
-    connection: Any = session.connection().connection
-    connection.rollback()
-
-
-@pytest.mark.parametrize("and_goes_on", [False, True])
-@pytest.mark.parametrize(
-    ("end", "committed"),
-    [
-        (lambda session, invoice: session.execute(text("COMMIT")), True),
-        (lambda session, invoice: session.execute(text("ROLLBACK")), False),
-        (_commit_the_drivers, True),
-        (_roll_back_the_drivers, False),
-    ],
-    ids=["COMMIT", "ROLLBACK", "driver-commit", "driver-rollback"],
-)
-def test_a_transaction_that_ends_behind_sqlalchemys_back_finishes_no_job(
-    engine: Engine,
-    ledger: Session,
-    drain: Work,
-    end: Handle,
-    committed: bool,
-    and_goes_on: bool,
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        book(session, invoice)
-        session.flush()
-        end(session, invoice)
-        if and_goes_on:
-            session.execute(text("SELECT 1"))
-
-    drain(engine, handle)
-
-    assert statuses(ledger) == {"a": "failed"}
-    assert entries(ledger) == (["a"] if committed else [])
-    assert "has ended in the handler" in str(ledger.scalar(select(Invoice.last_error)))
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-def test_a_statement_that_commits_by_itself_finishes_no_job(
-    engine: Engine, ledger: Session, drain: Work
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        book(session, invoice)
-        session.flush()
-        session.execute(text("CREATE TABLE IF NOT EXISTS ledger_entry (id INT)"))
-
-    drain(engine, handle)
-
-    assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "failed"})
-    assert "CREATE TABLE or TRUNCATE" in str(ledger.scalar(select(Invoice.last_error)))
-
-
-@pytest.mark.parametrize("and_goes_on", [False, True])
-@pytest.mark.only_on("postgresql")
-def test_a_handler_that_hides_a_failed_statement_is_told_of_savepoints(
-    engine: Engine, ledger: Session, and_goes_on: bool
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        with suppress(ProgrammingError):
-            session.execute(text("SELECT no_such_column"))
-        if and_goes_on:
-            session.execute(text("SELECT 1"))
-
-    work(engine, handle)
-
-    assert statuses(ledger) == {"a": "failed"}
-    assert "session.begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
-
-
-def test_a_handler_that_begins_a_transaction_is_told_of_savepoints(
-    engine: Engine, ledger: Session
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        with session.begin():
-            book(session, invoice)
-
-    work(engine, handle)
-
-    assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
-    assert "use session.begin_nested()" in str(ledger.scalar(select(Invoice.last_error)))
-
-
-def test_a_handler_may_use_savepoints(engine: Engine, ledger: Session, drain: Work) -> None:
-    add_invoices(ledger, "a")
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        with session.begin_nested():
-            book(session, invoice)
-        with session.begin_nested() as savepoint:
-            session.add(Entry(name="undone"))
-            session.flush()
-            savepoint.rollback()
-
-    drain(engine, handle)
-
-    assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "done"})
-
-
-def test_a_savepoint_that_is_left_open_is_released(
-    engine: Engine, ledger: Session, drain: Work
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-    called: list[str] = []
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        called.append(invoice.name)
-        session.begin_nested()
-        session.begin_nested()
-        book(session, invoice)
-
-    drain(engine, handle)
-
-    assert called == ["a"]
-    assert (entries(ledger), statuses(ledger)) == (["a"], {"a": "done"})
-
-
-def test_a_handler_may_cancel_its_job_after_a_failed_statement(
-    engine: Engine, ledger: Session, drain: Work
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> Any:
-        book(session, invoice)
-        with suppress(DBAPIError), session.no_autoflush:
-            session.execute(text("SELECT no_such_column"))
-        return Cancel("void")
-
-    drain(engine, handle)
-
-    assert (entries(ledger), statuses(ledger)) == ([], {"a": "cancelled"})
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda session, invoice: session.delete(invoice),
-        lambda session, invoice: setattr(invoice, "status", "done"),
-        lambda session, invoice: setattr(invoice, "owner", "thief"),
-        lambda session, invoice: setattr(invoice, "owner_date", None),
-        lambda session, invoice: setattr(invoice, "id", 4711),
-        lambda session, invoice: session.execute(text("DELETE FROM ledger_invoice")),
-    ],
-    ids=["delete", "status", "owner", "owner_date", "key", "statement"],
-)
-def test_a_handler_that_changes_what_its_job_is_known_by_has_failed(
-    engine: Engine, ledger: Session, drain: Work, change: Handle
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        book(session, invoice)
-        change(session, invoice)
-
-    drain(engine, handle)
-
-    assert (entries(ledger), statuses(ledger)) == ([], {"a": "failed"})
-    assert "has deleted its job, or changed" in str(ledger.scalar(select(Invoice.last_error)))
-
-
-def test_a_job_whose_claim_was_lost_is_not_handled(
-    engine: Engine, ledger: Session, drain: Work
-) -> None:
-    add_invoices(ledger, "a", "b")
-    called: list[str] = []
-    told: list[str] = []
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        called.append(invoice.name)
-        book(session, invoice)
-
-    def steal(claim: Any) -> None:
-        with Session(engine) as thief:
-            thief.execute(update(Invoice).where(Invoice.name == "a").values(owner="thief"))
-            thief.commit()
-
-    drain(
-        engine,
-        handle,
-        limit=2,
-        on_claim=steal,
-        on_outcome=lambda job, outcome: told.append(job.name),
-    )
-
-    assert entries(ledger) == called == told == ["b"]
-    assert statuses(ledger) == {"a": "claimed", "b": "done"}
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_after_a_lost_answer_to_the_commit_the_effects_are_there_once(
-    engine: Engine, ledger: Session, committed: bool
-) -> None:
-    add_invoices(ledger, "a", "b", max_attempts=1)
-    called: list[str] = []
-    told: list[str] = []
-    to_break = [1]
-    commit = engine.dialect.do_commit
-
-    def commit_and_break(connection: Any) -> None:
-        breaks = called and to_break
-        if committed or not breaks:
-            commit(connection)
-        if breaks:
-            to_break.clear()
-            error = OperationalError("COMMIT", {}, Exception("gone"))
-            error.connection_invalidated = True
-            raise error
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        called.append(invoice.name)
-        book(session, invoice)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.dialect, "do_commit", commit_and_break)
-        work(engine, handle, on_outcome=lambda job, outcome: told.append(job.name))
-
-    assert entries(ledger) == told == ["a", "b"]
-    assert called == (["a", "b"] if committed else ["a", "a", "b"])
-    assert set(statuses(ledger).values()) == {"done"}
-
-
-@pytest.mark.parametrize("status", ["claimed", "done"])
-def test_a_job_that_others_took_after_a_failed_commit_is_not_reported_as_done(
-    engine: Engine, ledger: Session, status: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    add_invoices(ledger, "a")
-    told: list[str] = []
-    steps = ["book", "break", "steal"]
-    commit = engine.dialect.do_commit
-
-    def break_once(connection: Any) -> None:
-        if steps[0] != "break":
-            return commit(connection)
-        steps.remove("break")
-        error = OperationalError("COMMIT", {}, Exception("gone"))
-        error.connection_invalidated = True
-        raise error
-
-    @event.listens_for(engine, "begin")
-    def steal(connection: Any) -> None:
-        if steps[0] == "steal":
-            steps[:] = ["over"]
-            with Session(engine) as thief:
-                thief.execute(update(Invoice).values(status=status, owner="thief"))
-                thief.commit()
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        steps.remove("book")
-        book(session, invoice)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.dialect, "do_commit", break_once)
-        work(engine, handle, on_outcome=lambda job, outcome: told.append(job.name))
-    event.remove(engine, "begin", steal)
-
-    assert (entries(ledger), statuses(ledger)) == ([], {"a": status})
-    assert told == []
-    assert "its claim is gone" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("cause", "connection_lost"),
-    [
-        (Exception("the connection is lost"), True),
-        (DriversError(1213, "Deadlock found when trying to get lock"), False),
-    ],
-    ids=["connection", "deadlock"],
-)
-def test_what_would_run_a_transaction_again_is_an_attempt_inside_a_handler(
-    engine: Engine, ledger: Session, drain: Work, cause: Exception, connection_lost: bool
-) -> None:
-    add_invoices(ledger, "a", max_attempts=1)
-    called: list[str] = []
-    error = OperationalError("SELECT 1", {}, cause)
-    error.connection_invalidated = connection_lost
-    assert connection_lost or is_transient(error)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        called.append(invoice.name)
-        if len(called) == 1:
-            raise error
-
-    drain(engine, handle)
-
-    assert (called, statuses(ledger)) == (["a"], {"a": "failed"})
-
-
-def test_a_job_whose_row_its_handler_has_locked_is_not_renewed(
-    engine: Engine, ledger: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_invoices(ledger, "a", "b")
-    renewed: list[set[Any]] = []
-    renew = Heartbeat._renewed
-
-    def noted(self: Heartbeat, fences: Sequence[Fence]) -> Sequence[Fence]:
-        renewed.append({fence.identity for fence in fences})
-        return renew(self, fences)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        if invoice.name == "a":
-            renewed.clear()
-            until(lambda: renewed)
-            assert renewed[0] == {(invoice.id + 1,)}
-
-    monkeypatch.setattr(Heartbeat, "_renewed", noted)
-    queue = JobQueue(Invoice, lease=timedelta(milliseconds=300))
-    queue.handler(transactional=True)(handle)
-    Worker(engine, queue, limit=2, drain=True, poll=SOON).run()
-
-    assert statuses(ledger) == {"a": "done", "b": "done"}
-
-
-class Own(Session):
-    """The application's session."""
-
-
-def test_the_handlers_session_is_of_the_applications_kind(engine: Engine, ledger: Session) -> None:
-    add_invoices(ledger, "a")
-    kinds: list[type[Session]] = []
-
-    work(sessionmaker(engine, class_=Own), lambda session, invoice: kinds.append(type(session)))
-
-    assert [kind.__mro__[1] for kind in kinds] == [Own] or kinds == [Own]
-
-
-def test_sessions_that_others_commit_are_refused(engine: Engine) -> None:
-    queue = JobQueue(Invoice)
-    queue.handler(transactional=True)(book)
-
-    with pytest.raises(ArgumentError, match="twophase"):
-        Worker(sessionmaker(engine, twophase=True), queue)
+    assert commits.seen == 4
+    assert entries(workers.plain) == ["a"]
+    assert states(workers) == ({} if delete else {"a": "done"})
 
 
 def test_the_lock_of_a_handler_is_read_by_key_and_read_committed(
-    engine: Engine, ledger: Session, db_alias: str
+    workers: Workers, db_alias: str
 ) -> None:
-    add_invoices(ledger, "a")
+    workers.add("a", entity=Invoice)
 
-    with statements_seen(engine) as seen:
-        work(engine, book, owner="w", reap_every=None)
+    with statements_seen(workers.engine) as seen:
+        drain(workers, owner="w", reap_every=None)
 
     begin = next(i for i, text in enumerate(seen) if "INSERT INTO ledger_entry" in text)
     before = seen[:begin][-4:]
@@ -551,154 +283,211 @@ def test_the_lock_of_a_handler_is_read_by_key_and_read_committed(
         assert any("READ COMMITTED" in text for text in before)
 
 
-@pytest.mark.timeout(600)
-def test_each_job_has_one_row_in_the_ledger_whatever_goes_wrong(
-    engine: Engine,
-    ledger: Session,
-    db_url: URL,
-    full: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Statements are refused, connections killed, and answers of COMMIT lost."""
-    monkeypatch.setattr("sa_jobqueue.worker.transactions.SHORTEST_PAUSE", timedelta(milliseconds=2))
-    wanted = MANY if full else FEW
-    names = sorted(f"job {number}" for number in range(wanted))
-    add_invoices(ledger, *names)
-    connected, queue = make_engine(db_url), JobQueue(Invoice)
+# Lost claims and lost answers
 
-    def stop_when_done() -> None:
-        if set(statuses(ledger).values()) == {"done"}:
-            worker.stop()
 
-    faults = FaultInjection(connected, db_url, seed=SEED, wanted=wanted, when_over=stop_when_done)
+@ANYWHERE
+def test_a_job_whose_claim_was_lost_is_not_handled(workers: Workers) -> None:
+    workers.add("a", "b", entity=Invoice)
+    told: list[str] = []
 
-    @queue.handler(transactional=True)
     def handle(session: Session, invoice: Invoice) -> None:
-        faults.begin()
+        workers.note(invoice)
         book(session, invoice)
 
-    worker = Worker(
-        connected,
-        queue,
-        owner="w",
-        limit=3,
-        poll=SOON,
-        backoff=lambda attempts: SOON,
-        reap_every=None,
+    drain(
+        workers,
+        handle,
+        limit=2,
+        on_claim=lambda claim: workers.execute(
+            update(Invoice).where(Invoice.name == "a").values(owner="thief")
+        ),
+        on_outcome=lambda job, outcome: told.append(job.name),
     )
-    with faults:
-        worker.run()
 
-    connected.dispose()
-    assert entries(ledger) == names
-    if full:
-        assert set(faults.seen) == set(faults.kinds)
+    assert entries(workers.plain) == workers.handled == told == ["b"]
+    assert states(workers) == {"a": "claimed", "b": "done"}
 
 
-@pytest.mark.only_on(*SERVERS)
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-@pytest.mark.parametrize("setting", ["ON", "OFF"])
-def test_a_handler_of_three_leases_finishes_beside_a_renewed_neighbour(
-    ledger: Session, db_url: URL, db_alias: str, level: str, setting: str
+@pytest.mark.parametrize("committed", [False, True])
+def test_after_a_lost_answer_to_the_commit_the_effects_are_there_once(
+    workers: Workers, committed: bool
 ) -> None:
-    if db_alias != "mariadb" and setting == "ON":
-        pytest.skip("only MariaDB has innodb_snapshot_isolation")
-    add_invoices(ledger, "a", "b")
+    workers.add("a", "b", entity=Invoice, max_attempts=1)
+    told: list[str] = []
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        workers.note(invoice)
+        book(session, invoice)
+
+    # The first COMMIT is that of the claim.
+    with LostAnswer(workers.engine, 1, committed=committed):
+        drain(
+            workers,
+            handle,
+            owner="w",
+            reap_every=None,
+            on_outcome=lambda job, outcome: told.append(job.name),
+        )
+
+    assert entries(workers.plain) == told == ["a", "b"]
+    assert workers.handled == (["a", "b"] if committed else ["a", "a", "b"])
+    assert set(states(workers).values()) == {"done"}
+
+
+@ANYWHERE
+@pytest.mark.parametrize("status", ["claimed", "done"])
+def test_a_job_that_others_took_after_a_failed_commit_is_not_reported_as_done(
+    workers: Workers, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers.add("a", entity=Invoice)
+    told: list[str] = []
+    lost: list[int] = []
+
+    def steal(connection: Any) -> None:
+        if lost == [1]:
+            lost.append(2)
+            workers.execute(update(Invoice).values(status=status, owner="thief"))
+
+    with (
+        heard(workers.engine, "begin", steal),
+        LostAnswer(workers.engine, 1, lambda: lost.append(1), committed=False),
+    ):
+        drain(
+            workers,
+            owner="w",
+            reap_every=None,
+            on_outcome=lambda job, outcome: told.append(job.name),
+        )
+
+    assert (entries(workers.plain), states(workers)) == ([], {"a": status})
+    assert told == []
+    assert "its claim is gone" in caplog.text
+
+
+@ANYWHERE
+def test_a_worker_that_stops_while_its_server_is_away_releases_the_job(workers: Workers) -> None:
+    workers.add("a", entity=Invoice)
+
+    def handle(session: Session, invoice: Invoice) -> None:
+        book(session, invoice)
+        workers.worker.stop()
+
+    queue = workers.queue(Invoice, handle, transactional=True)
+    with LostAnswer(workers.engine, 1, committed=False):
+        workers.run(workers.make(queue, owner="w", reap_every=None))
+
+    assert entries(workers.plain) == []
+    assert workers.rows(Invoice) == {"a": ("unclaimed", 0, None)}
+
+
+# Locks and renewals
+
+
+def dates(workers: Workers) -> dict[str, Any]:
+    with workers.plain.connect() as connection:
+        found = connection.execute(select(Invoice.name, Invoice.owner_date))
+        return {row.name: row.owner_date for row in found}
+
+
+#: MariaDB refuses a REPEATABLE READ that would read what others have changed, unless told not to.
+LEVELS = [
+    *(
+        pytest.param(level, None, marks=pytest.mark.only_on("postgresql", "mysql"))
+        for level in ("READ COMMITTED", "REPEATABLE READ")
+    ),
+    *(
+        pytest.param("REPEATABLE READ", setting, marks=pytest.mark.only_on("mariadb"))
+        for setting in ("ON", "OFF")
+    ),
+]
+
+
+@pytest.mark.parametrize(("level", "setting"), LEVELS)
+def test_a_handler_of_three_leases_finishes_beside_a_renewed_neighbour(
+    threads: Workers, db_url: URL, level: str, setting: str | None
+) -> None:
+    """The row lock keeps its claim, which is not renewed."""
+    threads.add("a", "b", entity=Invoice)
     lease = timedelta(milliseconds=300)
-    queue = JobQueue(Invoice, lease=lease)
     own = make_engine(db_url, isolation_level=level)
-    if db_alias == "mariadb":
+    if setting is not None:
 
         @event.listens_for(own, "connect")
         def set_it(connection: Any, record: object) -> None:
             connection.cursor().execute(f"SET innodb_snapshot_isolation = {setting}")
 
-    def dates() -> dict[str, Any]:
-        ledger.rollback()
-        found = ledger.execute(select(Invoice.name, Invoice.owner_date))
-        return {row.name: row.owner_date for row in found}
-
-    def renewed(name: str) -> bool:
-        first = ledger.info.setdefault("first", dates())
-        now = dates()
-        if now[name] == first[name]:
-            return False
-        ledger.info["first"] = now
-        return True
-
-    @queue.handler(transactional=True)
     def handle(session: Session, invoice: Invoice) -> None:
         invoice.total = 1
         session.flush()
-        began = time.monotonic()
+        began, before = time.monotonic(), dates(threads)
         if invoice.name == "a":
-            until(lambda: renewed("b"))
-            until(lambda: renewed("b"))
+            until(lambda: dates(threads)["b"] > before["b"] + lease)
+            assert dates(threads)["a"] == before["a"]
         until(lambda: time.monotonic() > began + 3 * lease.total_seconds())
         with Session(own) as other:
             assert not reap(other, Invoice, lease=lease)
         book(session, invoice)
 
-    Worker(own, queue, owner="w", limit=2, drain=True, poll=SOON).run()
-
+    queue = threads.queue(Invoice, handle, transactional=True, lease=lease)
+    threads.drain(queue, bind=own, owner="w", limit=2)
     own.dispose()
-    assert (entries(ledger), statuses(ledger)) == (["a", "b"], {"a": "done", "b": "done"})
 
-
-def test_a_worker_that_stops_while_its_server_is_away_releases_the_job(
-    engine: Engine, ledger: Session
-) -> None:
-    add_invoices(ledger, "a")
-    queue = JobQueue(Invoice)
-    commit, broken = engine.dialect.do_commit, [1]
-
-    def refuse(connection: Any) -> None:
-        if worker.stopping and broken:
-            broken.clear()
-            error = OperationalError("COMMIT", {}, Exception("gone"))
-            error.connection_invalidated = True
-            raise error
-        commit(connection)
-
-    @queue.handler(transactional=True)
-    def handle(session: Session, invoice: Invoice) -> None:
-        book(session, invoice)
-        worker.stop()
-
-    worker = Worker(engine, queue, poll=SOON)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.dialect, "do_commit", refuse)
-        worker.run()
-
-    assert (entries(ledger), statuses(ledger)) == ([], {"a": "unclaimed"})
-    assert ledger.scalar(select(Invoice.attempts)) == 0
+    assert (entries(threads.plain), states(threads)) == (["a", "b"], {"a": "done", "b": "done"})
 
 
 @pytest.mark.only_on(*SERVERS)
 def test_a_handler_that_has_waited_for_its_row_until_the_run_ended_is_not_called(
-    engine: Engine, ledger: Session
+    threads: Workers, session: Session
 ) -> None:
-    add_invoices(ledger, "a")
-    called: list[str] = []
-    queue = JobQueue(Invoice)
-    queue.handler(transactional=True)(lambda session, invoice: called.append(invoice.name))
+    threads.add("a", entity=Invoice)
 
     def lock(claim: Any) -> None:
-        ledger.execute(select(Invoice.id).where(Invoice.id == claim[0].id).with_for_update())
+        session.execute(select(Invoice.id).where(Invoice.id == claim[0].id).with_for_update())
         stopper.start()
 
-    def stop_when_it_runs() -> None:
-        until(lambda: hands_of(worker).running)
-        worker.stop()
+    def handle(session: Session, invoice: Invoice) -> None:
+        threads.note(invoice)
 
-    grace = timedelta(seconds=0.5)
-    worker = Worker(engine, queue, grace=grace, poll=SOON, reap_every=None, on_claim=lock)
-    stopper = threading.Thread(target=stop_when_it_runs)
-    worker.run()
-    waiting = [each for each in threading.enumerate() if each.name == "sa_jobqueue handler 1"]
-    ledger.rollback()
+    queue = threads.queue(Invoice, handle, transactional=True)
+    grace = timedelta(seconds=0.3)
+    worker = threads.make(queue, grace=grace, reap_every=None, on_claim=lock)
+    stopper = threading.Timer(0.3, worker.stop)
+    before = set(threading.enumerate())
+    threads.run(worker)
+    waiting = set(threading.enumerate()) - before
+    session.rollback()
     for thread in waiting:
         thread.join(30)
 
     assert waiting
-    assert called == []
+    assert threads.handled == []
+
+
+# Sessions
+
+
+class Own(Session):
+    """The application's session."""
+
+
+@ANYWHERE
+def test_the_handlers_session_is_of_the_applications_kind(workers: Workers) -> None:
+    workers.add("a", entity=Invoice)
+    kinds: list[type[Session]] = []
+
+    drain(
+        workers,
+        lambda session, invoice: kinds.append(type(session)),
+        bind=workers.sessions(Own),
+    )
+
+    assert issubclass(kinds[0], Own)
+
+
+@ANYWHERE
+def test_sessions_that_commit_in_two_phases_are_refused(workers: Workers, engine: Engine) -> None:
+    queue = workers.queue(Invoice, book, transactional=True)
+
+    with pytest.raises(ArgumentError, match="twophase"):
+        workers.make(queue, bind=workers.sessions(twophase=True))

@@ -1,20 +1,17 @@
-"""Two tasks never share a row; transactions as the drivers tell of them."""
+"""What each async driver does: claims beside each other, and transactions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import URL, Connection, select
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, is_transient
+from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue, claim, complete
 from sa_jobqueue.dialects import database_of
 from tests.contract.asyncio.support import (
@@ -25,45 +22,6 @@ from tests.contract.asyncio.support import (
     new_async_session,
 )
 from tests.models import Email, add_emails, recipients
-
-# One row, one task
-
-
-@in_event_loop
-async def test_two_tasks_never_share_a_row(async_engine: AsyncEngine, session: Session) -> None:
-    add_emails(session, *map(str, range(60)))
-    queue = AsyncJobQueue(JobQueue(Email))
-    taken: Counter[int] = Counter()
-
-    async def drain(owner: str) -> None:
-        empty = 0
-        while empty < 3:
-            claimed = await transaction(partial(queue.claim, owner=owner, limit=3))
-            taken.update(email.id for email in claimed)
-            await transaction(partial(queue.complete, jobs=claimed.fences))
-            empty = 0 if claimed else empty + 1
-
-    async def transaction(work: Callable[[AsyncSession], Any]) -> Any:
-        while True:
-            try:
-                async with new_async_session(async_engine) as own:
-                    await own.run_sync(begin_write)
-                    result = await work(own)
-                    await own.commit()
-                    return result
-            except DBAPIError as error:
-                if not is_transient(error):
-                    raise
-
-    await asyncio.gather(*(drain(f"task-{number}") for number in range(4)))
-
-    assert len(taken) == 60
-    assert set(taken.values()) == {1}
-    assert set(session.scalars(select(Email.status))) == {"done"}
-
-
-def begin_write(session: Session) -> None:
-    database_of(session.connection()).begin_write(session.connection())
 
 
 @pytest.mark.strategies("skip_locked", "candidates", "update_then_select", "held")

@@ -1,0 +1,695 @@
+"""What Worker and AsyncWorker alike promise: what becomes of a job, and what the log says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, inspect, select, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session, selectinload
+
+from sa_jobqueue import ArgumentError, claim
+from sa_jobqueue.asyncio import AsyncJobQueue
+from sa_jobqueue.events import Event, listen, remove
+from sa_jobqueue.worker import Cancel, Done, JobContext, Retry, job_context
+from tests.contract.worker.driver import SOON, Row, Workers
+from tests.contract.worker.faults import Picky, heard, transient
+from tests.models import Account, Email, Letter, Message, Render, Task, add_emails
+from tests.support import statements_seen, until
+
+#: Where the database cannot matter.
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Handlers:
+    """Handlers of a table's rows, which get the workers too."""
+
+    @staticmethod
+    def returns(*outcomes: Any) -> Callable[[Workers, Any], Any]:
+        """Return one of these at each attempt, the last one again and again."""
+        return lambda workers, job: outcomes[min(job.attempts, len(outcomes)) - 1]
+
+    @staticmethod
+    def raises(error: BaseException) -> Callable[[Workers, Any], Any]:
+        def handle(workers: Workers, job: Any) -> None:
+            raise error
+
+        return handle
+
+    @staticmethod
+    def sets_an_attribute(workers: Workers, job: Any) -> None:
+        job.name = "changed"
+
+    @staticmethod
+    def sets_an_attribute_and_raises(workers: Workers, job: Any) -> None:
+        job.name = "changed"
+        raise OSError("no route")
+
+    @staticmethod
+    def commits_its_job(workers: Workers, job: Any) -> Any:
+        """The commit expires the job, and the end of the session detaches it."""
+        with Session(workers.plain) as own:
+            own.add(job)
+            own.commit()
+        return Retry(reason="expired")
+
+    @staticmethod
+    def is_robbed(workers: Workers, job: Any) -> None:
+        workers.execute(update(type(job)).where(type(job).id == job.id).values(owner="thief"))
+
+    @staticmethod
+    def yields(workers: Workers, job: Any) -> Iterator[None]:
+        yield
+
+    @staticmethod
+    async def yields_in_a_loop(workers: Workers, job: Any) -> AsyncIterator[None]:
+        yield
+
+    @staticmethod
+    async def must_be_awaited(workers: Workers, job: Any) -> None: ...
+
+
+H = Handlers
+FAILED = r"failed, attempt \d of 2, after "
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job between two others that are done.
+
+    Attributes:
+        handler: called with the workers and the job.
+        row: the row after: its status, its attempts, and words of its last_error.
+        log: words of each record of level WARNING or higher; "" for no record.
+        name: of the job; Picky refuses some.
+    """
+
+    handler: Callable[[Workers, Any], Any]
+    row: Row
+    log: str = ""
+    entity: Any = Task
+    name: str = "b"
+
+
+CASES = {
+    "None": Case(H.returns(None), ("done", 1, None)),
+    "Done": Case(H.returns(Done()), ("done", 1, None)),
+    "a value": Case(H.returns("250 OK"), ("done", 1, None), "'250 OK', which a worker does not un"),
+    "Retry": Case(H.returns(Retry(SOON, "busy"), None), ("done", 2, "busy")),
+    "Retry at the end": Case(H.returns(Retry(SOON, "busy")), ("failed", 2, "busy")),
+    "Retry without RetryMixin's delay": Case(H.returns(Retry()), ("failed", 2, None)),
+    "Cancel": Case(H.returns(Cancel("void")), ("cancelled", 1, "void")),
+    "raises": Case(H.raises(ValueError("no luck")), ("failed", 2, "ValueError: no luck"), FAILED),
+    "raises without text": Case(H.raises(KeyError()), ("failed", 2, "KeyError: "), FAILED),
+    "raises long text": Case(H.raises(ValueError("ä" * 999)), ("failed", 2, "ä"), FAILED),
+    "raises a null": Case(H.raises(ValueError("\x00 byte")), ("failed", 2, "ValueError: "), FAILED),
+    "unprintable": Case(H.raises(Unprintable()), ("failed", 2, "Unprintable"), FAILED),
+    "delay of 5": Case(H.returns(Retry(in_=5)), ("failed", 2, "takes a timedelta"), FAILED),  # type: ignore[arg-type]
+    "delay below zero": Case(
+        H.returns(Retry(timedelta(seconds=-1))), ("failed", 2, "from zero to ten years"), FAILED
+    ),
+    "delay too long": Case(
+        H.returns(Retry(timedelta(days=4000))), ("failed", 2, "from zero to ten years"), FAILED
+    ),
+    "reason of 7": Case(H.returns(Cancel(7)), ("failed", 2, "a reason is a str"), FAILED),  # type: ignore[arg-type]
+    "values of the worker's": Case(
+        H.returns(Done({Task.status: "x"})), ("failed", 2, "complete() writes Task.status"), FAILED
+    ),
+    "values of 7": Case(H.returns(Done(7)), ("failed", 2, "values= takes"), FAILED),  # type: ignore[arg-type]
+    "a branch": Case(H.returns(Done(then="x")), ("failed", 2, "names a branch"), FAILED),
+    "a generator": Case(H.yields, ("failed", 2, "its work has not run"), FAILED),
+    "an async generator": Case(H.yields_in_a_loop, ("failed", 2, "its work has not run"), FAILED),
+    "a coroutine": Case(H.must_be_awaited, ("failed", 2, "its work has not run"), FAILED),
+    "a change": Case(
+        H.sets_an_attribute, ("done", 1, None), "has set name of Task.*transactional=True"
+    ),
+    "a change and raises": Case(
+        H.sets_an_attribute_and_raises, ("failed", 2, "no route"), f"has set name of|{FAILED}"
+    ),
+    "an expired job": Case(H.commits_its_job, ("failed", 2, "expired")),
+    "a lost claim": Case(H.is_robbed, ("claimed", 1, None), "its claim was lost|of Task lost"),
+    "refused text": Case(
+        H.raises(ValueError("→")), ("failed", 2, "ValueError: \\u2192"), FAILED, Picky
+    ),
+    "refused reason": Case(H.returns(Cancel("→")), ("cancelled", 1, "\\u2192"), "", Picky),
+    "refused finish": Case(
+        H.returns(None), ("failed", 2, "the finish was refused"), "cannot be finished", Picky, "bad"
+    ),
+    "refused finish and failure": Case(
+        H.returns(None), ("claimed", 1, None), "neither finished nor failed|stays claimed", Picky,
+        "stuck",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("picky")
+class TestConformance:
+    """A job ends as its handler says, whatever its neighbours do."""
+
+    @ANYWHERE
+    @pytest.mark.parametrize("limit", [1, 3])
+    @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+    def test_a_job_ends_as_its_handler_says_and_costs_no_other(
+        self, workers: Workers, case: Case, limit: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        workers.add("a", case.name, "c", entity=case.entity, max_attempts=2)
+
+        def handle(job: Any) -> Any:
+            workers.note(job)
+            return case.handler(workers, job) if job.name == case.name else None
+
+        workers.drain(case.entity, handle, limit=limit)
+
+        rows = workers.rows(case.entity)
+        assert workers.handled.count(case.name) == case.row[1]
+        assert workers.handled.count("a") == workers.handled.count("c") == 1
+        assert rows["a"] == rows["c"] == ("done", 1, None)
+        status, attempts, error = rows[case.name]
+        assert (status, attempts) == case.row[:2]
+        assert error is None if case.row[2] is None else case.row[2] in str(error)
+        told = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+        assert bool(told) == bool(case.log)
+        assert [text for text in told if not re.search(case.log, text)] == []
+
+    @pytest.mark.parametrize("bad", [object(), 10**30], ids=["object", "range"])
+    def test_own_columns_are_written_with_the_finish_and_bad_values_fail_the_attempt_alone(
+        self, workers: Workers, session: Session, bad: object
+    ) -> None:
+        session.add_all(Render(max_attempts=1) for _ in range(2))
+        session.commit()
+
+        def handle(render: Render) -> Done:
+            values: dict[Any, Any] = {Render.frames: bad} if workers.handled else {Render.frames: 7}
+            workers.handled.append("")
+            return Done(values)
+
+        workers.drain(Render, handle, limit=2)
+
+        found = session.execute(select(Render.status, Render.frames).order_by(Render.id)).all()
+        assert found == [("done", 7), ("failed", None)]
+        assert any(
+            "the finish was refused" in str(error)
+            for error in session.scalars(select(Render.last_error))
+        )
+
+    @ANYWHERE
+    def test_values_for_a_row_that_the_worker_deletes_fail_the_attempt_alone(
+        self, workers: Workers
+    ) -> None:
+        workers.add("a", "b", max_attempts=1)
+
+        workers.drain(
+            Task,
+            lambda task: Done({Task.touched: "x"}) if task.name == "a" else None,
+            limit=2,
+            delete=True,
+        )
+
+        ((name, (status, _, error)),) = workers.rows().items()
+        assert (name, status) == ("a", "failed")
+        assert "keep the rows by delete=False" in str(error)
+
+    @ANYWHERE
+    def test_jobs_are_deleted_where_the_model_or_the_worker_says_so(
+        self, workers: Workers, session: Session
+    ) -> None:
+        session.add_all([Message(sequence=1), Message(sequence=2)])
+        session.commit()
+        workers.add("a")
+
+        workers.drain(Message, lambda message: None)
+        workers.drain(Task, delete=True)
+
+        assert session.scalars(select(Message)).all() == []
+        assert workers.rows() == {}
+
+    def test_a_handler_may_move_its_job_on(self, workers: Workers, session: Session) -> None:
+        session.add_all([Render(), Render()])
+        session.commit()
+
+        def run_in(session: Session, render: Render) -> None:
+            render.status = "running"
+
+        def run(render: Render) -> None:
+            moved = update(Render).where(Render.id == render.id).values(status="running")
+            workers.execute(moved)
+
+        odd, even = (Render.id % 2 == rest for rest in (1, 0))
+        workers.drain(
+            [
+                workers.queue(Render, run, odd),
+                workers.queue(Render, run_in, even, transactional=True),
+            ]
+        )
+
+        assert session.scalars(select(Render.status)).all() == ["done", "done"]
+
+
+# The jobs that a worker takes
+
+
+def test_a_drain_leaves_jobs_for_later_and_waits_for_retries(workers: Workers) -> None:
+    workers.add("again")
+    workers.add("later", run_at=datetime.now(UTC) + timedelta(hours=1))
+
+    workers.drain(Task, lambda task: Retry(timedelta(seconds=0.3)) if task.attempts == 1 else None)
+
+    assert {name: row[:2] for name, row in workers.rows().items()} == {
+        "again": ("done", 2),
+        "later": ("unclaimed", 0),
+    }
+
+
+def test_jobs_that_are_committed_after_an_empty_claim_are_found(workers: Workers) -> None:
+    with workers.running(Task):
+        for name in "ab":
+            workers.add(name)
+            until(lambda: set(workers.statuses().values()) == {"done"})
+
+    assert workers.handled == ["a", "b"]
+
+
+@ANYWHERE
+def test_several_queues_share_the_handlers_and_none_starves(
+    workers: Workers, session: Session
+) -> None:
+    session.add_all(Email(recipient="email") for _ in range(30))
+    session.commit()
+    workers.add("b", "c", "d")
+
+    def send(email: Email) -> None:
+        workers.handled.append("email")
+
+    workers.drain([workers.queue(Email, send), workers.queue(Task)], concurrency=2)
+
+    assert Counter(workers.handled) == {"email": 30, "b": 1, "c": 1, "d": 1}
+    assert workers.handled.index("b") < 20
+
+
+@ANYWHERE
+def test_jobs_that_only_another_version_knows_are_left_alone(workers: Workers) -> None:
+    """Neither a queue nor a status without a handler here is claimed, reaped or waited for."""
+    workers.add("ours", "of a new queue", "of a new status")
+    workers.execute(update(Task).where(Task.name.like("%status")).values(status="checked"))
+    queue = workers.queue(Task, None, Task.name.in_(["ours", "of a new status"]))
+
+    with workers.running(queue):
+        until(lambda: workers.statuses()["ours"] == "done")
+
+    assert workers.rows() == {
+        "ours": ("done", 1, None),
+        "of a new queue": ("unclaimed", 0, None),
+        "of a new status": ("checked", 0, None),
+    }
+    assert workers.handled == ["ours"]
+
+
+# What handlers and callbacks get
+
+
+@ANYWHERE
+def test_jobs_are_detached_and_loader_options_load_what_handlers_read(
+    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    session.add(Letter(copy_to=Account(name="x")))
+    session.commit()
+    seen: list[tuple[bool, str]] = []
+
+    def handle(letter: Letter) -> None:
+        assert letter.copy_to is not None
+        seen.append((inspect(letter).detached, letter.copy_to.name))
+        letter.account = Account(name="a")
+
+    workers.drain(Letter, handle, options=[selectinload(Letter.copy_to)])
+
+    assert seen == [(True, "x")]
+    assert "has set account of Letter" in caplog.text
+
+
+@ANYWHERE
+def test_a_handler_knows_its_attempt_and_whether_to_stop(workers: Workers) -> None:
+    workers.add("a")
+    seen: list[JobContext] = []
+
+    def handle(task: Task) -> Retry | None:
+        seen.append(job_context())
+        if len(seen) < 2:
+            return Retry(SOON)
+        assert not seen[-1].asked_to_stop
+        workers.worker.stop()
+        return None
+
+    workers.run(workers.make(workers.queue(Task, handle), owner="me"))
+
+    assert [(context.attempt, context.owner) for context in seen] == [(1, "me"), (2, "me")]
+    assert seen[-1].asked_to_stop
+    with pytest.raises(ArgumentError, match=r"call job_context\(\) in a handler"):
+        job_context()
+
+
+@ANYWHERE
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_handler_sees_the_context_of_the_caller_and_none_of_another_handler(
+    workers: Workers, concurrency: int
+) -> None:
+    workers.add(*"abc")
+    tenant: ContextVar[str] = ContextVar("tenant", default="none")
+    seen: list[str] = []
+
+    def handle(task: Task) -> None:
+        seen.append(tenant.get())
+        tenant.set(task.name)
+
+    tenant.set("acme")
+    workers.drain(Task, handle, concurrency=concurrency)
+
+    assert seen == ["acme"] * 3
+
+
+@ANYWHERE
+def test_callbacks_hear_of_claims_and_of_outcomes_after_their_commit(workers: Workers) -> None:
+    workers.add(*"ab")
+    told: list[Any] = []
+
+    workers.drain(
+        Task,
+        limit=5,
+        on_claim=lambda claimed: told.append(len(claimed)),
+        on_outcome=lambda task, outcome: told.append(
+            (task.name, outcome, task.status, workers.statuses()[task.name])
+        ),
+    )
+
+    assert told == [2, ("a", None, "done", "done"), ("b", None, "done", "done")]
+
+
+@ANYWHERE
+def test_a_queue_has_one_handler_and_a_worker_runs_once_at_a_time(workers: Workers) -> None:
+    workers.add("a")
+    queue = workers.queue(Task)
+
+    with pytest.raises(ArgumentError, match="has a handler already"):
+        workers.declare(queue)
+    with pytest.raises(ArgumentError, match="has a handler already"):
+        workers.declare(AsyncJobQueue(queue))
+    workers.drain(queue)
+    workers.add("b")
+    workers.run(workers.worker)
+
+    with workers.running(queue) as worker:
+        workers.add("c")
+        until(lambda: "c" in workers.handled)
+        with pytest.raises(ArgumentError, match="runs already"):
+            workers.run(worker)
+    assert workers.handled == ["a", "b", "c"]
+
+
+# Transactions
+
+
+def test_a_turn_finishes_and_claims_in_one_transaction(workers: Workers) -> None:
+    workers.add(*"abcdef")
+    commits: list[object] = []
+
+    with heard(workers.engine, "commit", lambda connection: commits.append(connection)):
+        workers.drain(Task, limit=2, owner="w", reap_every=None)
+
+    # Three turns with jobs, an empty turn, and a look whether all is done.
+    assert len(commits) <= 5
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_turn_of_done_jobs_takes_one_statement(
+    workers: Workers, session: Session, delete: bool
+) -> None:
+    add_emails(session, *"abcdef")
+
+    with statements_seen(workers.engine) as seen:
+        workers.drain(Email, lambda email: None, limit=2, delete=delete, owner="w")
+
+    finishes = [text for text in seen if "DELETE FROM" in text or "status='done'" in text]
+    assert len(finishes) == 3
+    assert all("status='claimed'" in text for text in finishes), finishes
+
+
+def test_a_transaction_that_fails_is_run_again_without_handling_a_job_twice(
+    workers: Workers, db_alias: str
+) -> None:
+    workers.add("a", "b")
+    left = [1]
+
+    def deadlock_once(connection: object) -> None:
+        if workers.handled and left:
+            left.clear()
+            raise OperationalError("COMMIT", {}, transient(db_alias))
+
+    with heard(workers.engine, "commit", deadlock_once):
+        workers.drain(Task)
+
+    assert (workers.handled, left) == (["a", "b"], [])
+    assert set(workers.statuses().values()) == {"done"}
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_an_idle_worker_leaves_no_transaction_open(workers: Workers, session: Session) -> None:
+    with workers.running(Task, owner="w"):
+        workers.add("a")
+        until(lambda: workers.statuses() == {"a": "done"})
+        # On SQLite an open write transaction would refuse this.
+        assert len(claim(session, Task, Task.name == "none", owner="me")) == 0
+        session.rollback()
+
+
+@ANYWHERE
+def test_an_interval_is_a_pause_before_each_claim_that_no_wake_up_shortens(
+    workers: Workers,
+) -> None:
+    workers.add("a", "b")
+
+    def handle(task: Task) -> None:
+        workers.note(task)
+        if not workers.awaits:  # an AsyncWorker has no such method
+            workers.worker.wake()
+
+    began = datetime.now(UTC)
+    workers.drain(Task, handle, interval=timedelta(seconds=0.2))
+
+    assert datetime.now(UTC) - began >= timedelta(seconds=0.4)
+
+
+@pytest.mark.by_turns("postgresql", "sqlite")
+@pytest.mark.only_on("postgresql", "sqlite")
+def test_a_worker_that_is_woken_during_a_claim_claims_again(
+    threads: Workers, engine: Engine
+) -> None:
+    wakes = [1]
+
+    def add_and_wake(connection: object) -> None:
+        if wakes and threads.worker is not None:
+            wakes.clear()
+            threads.worker.wake()
+            adder.start()
+
+    def add() -> None:
+        threads.add("a")
+        threads.worker.wake()
+
+    adder = threading.Thread(target=add)
+    long = timedelta(minutes=5)
+    worker = threads.make(
+        threads.queue(Task, lambda task: threads.worker.stop()),
+        poll=long,
+        owner="w",
+        reap_every=None,
+    )
+    with heard(engine, "commit", add_and_wake):
+        worker.run()
+    adder.join()
+
+    assert threads.statuses() == {"a": "done"}
+
+
+# Several handlers at once
+
+
+def test_handlers_run_at_once_and_none_waits_for_the_slowest(workers: Workers) -> None:
+    workers.add(*"abcdefgh")
+    met, others = threading.Barrier(2), threading.Semaphore(0)
+
+    def handle(task: Task) -> None:
+        if task.name in "ab":
+            met.wait(20)
+        if task.name != "a":
+            others.release()
+            return
+        for _ in range(7):  # all the others are handled while this one runs
+            assert others.acquire(timeout=20)
+
+    workers.drain(Task, handle, concurrency=2)
+
+    assert set(workers.statuses().values()) == {"done"}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_handled_job_is_finished_while_another_runs(workers: Workers, concurrency: int) -> None:
+    workers.add("a", "b")
+
+    def handle(task: Task) -> None:
+        if task.name == "b":
+            until(lambda: workers.statuses()["a"] == "done")
+
+    workers.drain(Task, handle, concurrency=concurrency, limit=2)
+
+    assert set(workers.statuses().values()) == {"done"}
+
+
+@ANYWHERE
+@pytest.mark.parametrize(("limit", "least", "most"), [(5, 3, 5), (None, 4, 6)])
+def test_a_worker_holds_no_more_jobs_than_its_limit(
+    workers: Workers, limit: int | None, least: int, most: int
+) -> None:
+    """Without one it also claims the jobs of quick handlers that begin soon."""
+    workers.add(*map(str, range(40)))
+    held: list[int] = []
+
+    def handle(task: Task) -> None:
+        held.append(Counter(workers.statuses().values())["claimed"])
+
+    workers.drain(Task, handle, concurrency=3, limit=limit)
+
+    # Handled jobs are claimed until their finish is committed.
+    assert least <= max(held) <= most + 3
+    assert set(workers.statuses().values()) == {"done"}
+
+
+def test_several_workers_handle_each_job_once(workers: Workers) -> None:
+    workers.add(*map(str, range(100)))
+    handled: Counter[str] = Counter()
+    options = {"concurrency": 3, "limit": 6}
+
+    def handle(task: Task) -> None:
+        handled[task.name] += 1
+
+    with (
+        workers.running(workers.queue(Task, handle), **options),
+        Workers(workers.kind, workers.plain).running(workers.queue(Task, handle), **options),
+    ):
+        until(lambda: set(workers.statuses().values()) == {"done"})
+
+    assert set(handled.values()) == {1}
+    assert len(handled) == 100
+
+
+# What ends a run
+
+
+EXITS = [SystemExit, KeyboardInterrupt, GeneratorExit]
+
+
+@ANYWHERE
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("exit_", EXITS)
+def test_a_handler_that_ends_the_process_has_had_its_attempt(
+    workers: Workers, exit_: type[BaseException], concurrency: int
+) -> None:
+    workers.add("a", "b", "c", max_attempts=2)
+
+    def handle(task: Task) -> None:
+        if task.name == "b":
+            if concurrency == 2:
+                until(lambda: workers.statuses()["a"] == "done")
+            raise exit_
+
+    async def handle_awaited(task: Task) -> None:
+        handle(task)
+
+    queue = workers.queue(Task, handle_awaited if workers.awaits and concurrency == 1 else handle)
+    with pytest.raises(exit_):
+        workers.run(
+            workers.make(queue, limit=3 if concurrency == 1 else 2, concurrency=concurrency)
+        )
+
+    rows = workers.rows()
+    assert rows["a"] == ("done", 1, None)
+    assert rows["b"] == ("unclaimed", 1, f"{exit_.__name__}: ")
+    if concurrency == 1:
+        assert rows["c"] == ("unclaimed", 0, None)
+        with pytest.raises(exit_):
+            workers.run(workers.make(workers.queue(Task, handle)))
+        assert workers.rows()["b"][:2] == ("failed", 2)
+
+
+@ANYWHERE
+def test_a_cancelled_error_ends_the_run_of_a_worker_and_fails_an_attempt_of_an_async_worker(
+    workers: Workers,
+) -> None:
+    workers.add("a", "b", max_attempts=1)
+
+    def handle(task: Task) -> None:
+        if task.name == "a":
+            raise asyncio.CancelledError
+
+    if workers.awaits:
+        workers.drain(Task, handle)
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            workers.drain(Task, handle)
+
+    assert workers.statuses() == {"a": "failed", "b": "done" if workers.awaits else "unclaimed"}
+
+
+@ANYWHERE
+def test_a_start_that_ends_the_run_has_cost_an_attempt(workers: Workers) -> None:
+    workers.add("a", max_attempts=1)
+    queue = workers.queue(Task)
+
+    def leave(event: Event) -> None:
+        raise SystemExit(3)
+
+    listen(queue, "after_start", leave)
+    try:
+        with pytest.raises(SystemExit):
+            workers.drain(queue)
+    finally:
+        remove(queue, "after_start", leave)
+
+    assert (workers.handled, workers.statuses()) == ([], {"a": "failed"})
+
+
+@ANYWHERE
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_callback_that_raises_ends_the_run_and_leaves_nothing_claimed(
+    workers: Workers, concurrency: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers.add("a", "b")
+    told = threading.Event()
+
+    def handle(task: Task) -> None:
+        if task.name == "b":
+            assert told.wait(30)
+
+    def tell(task: Task, outcome: object) -> None:
+        told.set()
+        raise LookupError("no terminal")
+
+    with pytest.raises(LookupError, match="no terminal"):
+        workers.drain(Task, handle, concurrency=concurrency, on_outcome=tell)
+
+    assert workers.statuses() == {"a": "done", "b": "done" if concurrency == 2 else "unclaimed"}
+    assert "not released" not in caplog.text

@@ -1,0 +1,431 @@
+"""Rows that cannot be claimed, and queues whose claims are refused, hold up no other job."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    CheckConstraint,
+    Dialect,
+    Engine,
+    ForeignKey,
+    String,
+    TypeDecorator,
+    insert,
+    update,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    joinedload,
+    mapped_column,
+    relationship,
+    selectinload,
+)
+
+from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin
+from sa_jobqueue.events import listen, remove
+from sa_jobqueue.workflow import Transition, Workflow
+from tests.clock import Clock
+from tests.contract.worker.driver import Workers
+from tests.contract.worker.faults import deadlock, failing, heard
+from tests.models import Task
+from tests.support import until, with_empty_tables
+
+#: Where the database cannot matter.
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+
+UNKNOWN = "no colour that this version knows"
+
+
+class Colour(TypeDecorator[str]):
+    """A colour, as a version of the application knows it."""
+
+    impl = String(20)
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        if value == "infrared":
+            raise LookupError(f"{value!r} is {UNKNOWN}")
+        return value
+
+
+class Base(DeclarativeBase):
+    """The base of the painter's tables."""
+
+
+class Tin(Base):
+    """A tin of paint."""
+
+    __tablename__ = "passed_tin"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    colour: Mapped[str] = mapped_column(Colour)
+
+
+class Wall(PriorityMixin, RetryMixin, JobMixin, Base):
+    """A wall to paint, perhaps with the paint of a tin; the table refuses claims of some."""
+
+    __tablename__ = "passed_wall"
+    __table_args__ = (CheckConstraint("NOT (status = 'claimed' AND colour = 'refused')"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(20))
+    colour: Mapped[str] = mapped_column(Colour)
+    tin_id: Mapped[int | None] = mapped_column(ForeignKey(Tin.id))
+    tin: Mapped[Tin | None] = relationship()
+
+
+class Room(JobMixin, Base):
+    """A room of a house, with a key of two columns."""
+
+    __tablename__ = "passed_room"
+    house: Mapped[int] = mapped_column(primary_key=True)
+    door: Mapped[str] = mapped_column(String(5), primary_key=True)
+    colour: Mapped[str] = mapped_column(Colour)
+
+    @property
+    def name(self) -> str:
+        return f"{self.house} {self.door}"
+
+
+@pytest.fixture(autouse=True)
+def _painter(engine: Engine) -> None:
+    with_empty_tables(engine, Base.metadata)
+
+
+@pytest.fixture
+def impatient(workers: Workers, clock: Clock) -> Iterator[Clock]:
+    """Let some minutes pass with each refused transaction."""
+    with heard(workers.engine, "rollback", lambda connection: clock.jump(160)):
+        yield clock
+
+
+def add(workers: Workers, *colours: str) -> None:
+    """Add walls; each has its number as its name."""
+    with workers.plain.begin() as connection:
+        connection.execute(
+            insert(Wall),
+            [
+                {"id": number, "name": str(number), "colour": colour}
+                for number, colour in enumerate(colours, start=1)
+            ],
+        )
+
+
+def left(workers: Workers) -> list[tuple[int, str, int]]:
+    """The walls that are not painted: number, status and attempts."""
+    rows = workers.rows(Wall).items()
+    return sorted((int(name), *row[:2]) for name, row in rows if row[0] != "done")
+
+
+def passed_over(texts: list[str]) -> list[str]:
+    """The numbers of the walls that the log says cannot be claimed."""
+    told = [text for text in texts if "cannot be claimed" in text]
+    return sorted(re.findall(r"\d+", " ".join(text.split(" cannot ")[0] for text in told)))
+
+
+# Some rows
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+def test_the_other_jobs_are_handled_and_the_rows_stay_as_they_were(
+    workers: Workers, caplog: pytest.LogCaptureFixture, limit: int
+) -> None:
+    add(workers, "red", "infrared", "blue", "refused", "infrared", *["green"] * 4)
+
+    workers.drain(Wall, limit=limit)
+
+    assert sorted(workers.handled) == ["1", "3", "6", "7", "8", "9"]
+    assert left(workers) == [(number, "unclaimed", 0) for number in (2, 4, 5)]
+    assert passed_over(caplog.messages) == ["2", "4", "5"]
+    assert UNKNOWN in caplog.text
+    assert "refuses" not in caplog.text
+
+
+@pytest.mark.only_on("sqlite")
+def test_many_rows_with_a_key_of_two_columns_are_passed_over(threads: Workers) -> None:
+    with threads.plain.begin() as connection:
+        rooms = [{"house": house, "door": "a", "colour": "infrared"} for house in range(600)]
+        connection.execute(insert(Room), [*rooms, {"house": 601, "door": "a", "colour": "red"}])
+
+    threads.drain(Room, limit=700)
+
+    assert threads.handled == ["601 a"]
+
+
+@ANYWHERE
+@pytest.mark.parametrize("load", [joinedload, selectinload])
+def test_a_row_that_is_loaded_with_its_job_counts_too(workers: Workers, load: Any) -> None:
+    add(workers, "red", "green", "blue")
+    workers.execute(insert(Tin).values(id=1, colour="infrared"))
+    workers.execute(update(Wall).where(Wall.id == 2).values(tin_id=1))
+
+    workers.drain(Wall, limit=3, options=[load(Wall.tin)])
+
+    assert workers.handled == ["1", "3"]
+    assert left(workers) == [(2, "unclaimed", 0)]
+
+
+@ANYWHERE
+@pytest.mark.parametrize("bad", ["infrared", "refused"])
+def test_a_row_is_tried_again_after_some_minutes_and_logged_once(
+    workers: Workers, clock: Clock, caplog: pytest.LogCaptureFixture, bad: str
+) -> None:
+    add(workers, bad, *["red"] * 6)
+
+    def paint(wall: Wall) -> None:
+        workers.note(wall)
+        if wall.name == "5":
+            workers.execute(update(Wall).where(Wall.id == 1).values(colour="black"))
+        if wall.name in "35":
+            clock.jump(310)
+
+    workers.drain(workers.queue(Wall, paint), owner="w", reap_every=None)
+
+    assert workers.handled.index("1") in (4, 5)
+    assert sorted(workers.handled) == list("1234567")
+    assert passed_over(caplog.messages) == ["1"]
+
+
+@ANYWHERE
+def test_listeners_are_told_of_no_claim_that_only_looks_for_the_row(workers: Workers) -> None:
+    add(workers, "red", "refused", "blue", "infrared")
+    queue, told = workers.queue(Wall), list[Any]()
+
+    def hear(event: Any) -> None:
+        told.extend(job.key for job in event.jobs)
+
+    listen(queue, "after_claim", hear)
+    workers.drain(queue, limit=5)
+    remove(queue, "after_claim", hear)
+
+    assert sorted(told) == [(1,), (3,)]
+
+
+@ANYWHERE
+@pytest.mark.parametrize(
+    ("colours", "painted"), [(["infrared", "red"], ["2"]), (["infrared", "stained", "red"], ["3"])]
+)
+def test_a_step_of_a_workflow_passes_over_rows_that_its_listeners_refuse_too(
+    workers: Workers, colours: list[str], painted: list[str]
+) -> None:
+    add(workers, *colours)
+    workflow: Workflow[Wall] = Workflow(Wall)
+    told: list[Any] = []
+    step = workflow.step("unclaimed", during="claimed", then="done")
+    if workers.awaits:
+
+        @step
+        async def brush_awaited(wall: Wall) -> None:
+            workers.note(wall)
+
+    else:
+        step(workers.note)
+
+    @workflow.on_transition
+    def check(session: Session, transition: Transition) -> None:
+        if "stained" in colours and transition.identity == (2,):
+            raise ValueError("wall 2 is stained")
+        told.append((transition.identity[0], transition.after))
+
+    workers.drain(workflow)
+
+    assert workers.handled == painted
+    assert len(left(workers)) == len(colours) - 1
+    assert told[-2:] == [(len(colours), "claimed"), (len(colours), "done")]
+
+
+# All rows
+
+
+@ANYWHERE
+@pytest.mark.parametrize(
+    ("colours", "limits"),
+    [
+        (["infrared", "red"], {"strict_order": True}),
+        (["infrared", "red"], {"serial_by": Wall.tin_id}),
+        (["refused"] * 2, {}),
+    ],
+    ids=["strict_order", "serial_by", "all"],
+)
+def test_where_no_row_is_to_be_passed_over_the_worker_ends(
+    workers: Workers,
+    impatient: Clock,
+    caplog: pytest.LogCaptureFixture,
+    colours: list[str],
+    limits: dict[str, Any],
+) -> None:
+    add(workers, *colours)
+
+    with pytest.raises(Exception, match=rf"{UNKNOWN}|(?i:constraint)"):
+        workers.drain(workers.queue(Wall, **limits), limit=2, owner="w")
+
+    assert (1, "unclaimed", 0) in left(workers)
+    assert "cannot be claimed" not in caplog.text
+    assert caplog.text.count("refuses a claim") == 1
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(
+    "colours",
+    [
+        pytest.param(["refused"] * 120, id="120"),
+        pytest.param(["infrared"] * 1010, id="1010", marks=pytest.mark.only_full),
+    ],
+)
+def test_where_more_rows_cannot_be_claimed_than_are_passed_over_the_worker_ends(
+    threads: Workers, clock: Clock, colours: list[str]
+) -> None:
+    add(threads, *colours)
+
+    with (
+        heard(threads.engine, "rollback", lambda connection: clock.jump(160)),
+        pytest.raises(Exception, match=rf"{UNKNOWN}|(?i:constraint)"),
+    ):
+        threads.drain(Wall, owner="w")
+
+    assert len(left(threads)) == len(colours)
+
+
+# Several queues
+
+
+@pytest.mark.parametrize("options", [{}, {"serial_by": Wall.tin_id}], ids=["plain", "serial"])
+def test_the_other_queues_are_served_until_the_worker_ends(
+    workers: Workers, clock: Clock, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    add(workers, "refused", "refused")
+    workers.add(*"abcdefg")
+
+    def let_pass(connection: Any) -> None:
+        if len(workers.handled) == 7:
+            clock.jump(160)
+
+    queues = [workers.queue(Wall, **options), workers.queue(Task)]
+    with (
+        heard(workers.engine, "rollback", let_pass),
+        pytest.raises(Exception, match=r"(?i)constraint"),
+    ):
+        workers.drain(queues, concurrency=2, owner="w")
+
+    assert sorted(workers.handled) == list("abcdefg")
+    assert set(workers.statuses().values()) == {"done"}
+    assert caplog.text.count("refuses a claim") == 1
+
+
+@ANYWHERE
+def test_a_queue_that_is_refused_is_left_alone_for_growing_pauses(workers: Workers) -> None:
+    add(workers, "red")
+    workers.add(*map(str, range(60)))
+
+    with (
+        failing(workers.engine, of_walls, lambda: LookupError("no such street")) as met,
+        workers.running([workers.queue(Wall), workers.queue(Task)], owner="w", reap_every=None),
+    ):
+        until(lambda: len(workers.handled) == 60)
+        assert 1 <= len(met) < 60  # of a hundred and more turns
+
+    assert set(workers.statuses().values()) == {"done"}
+
+
+def of_walls(text: str) -> bool:
+    return "passed_wall" in text
+
+
+@ANYWHERE
+def test_a_queue_that_is_refused_for_long_ends_the_worker_also_while_others_are_busy(
+    workers: Workers, impatient: Clock
+) -> None:
+    add(workers, "red")
+    workers.add("0")
+
+    def handle(task: Task) -> None:
+        workers.note(task)
+        workers.add(str(len(workers.handled)))
+
+    tasks, walls = workers.queue(Task, handle), workers.queue(Wall)
+    with (
+        failing(workers.engine, of_walls, lambda: LookupError("no such street")),
+        pytest.raises(LookupError, match="no such street"),
+    ):
+        workers.run(workers.make([tasks, walls], limit=5, owner="w", reap_every=None))
+
+    assert "claimed" not in workers.statuses().values()
+
+
+@ANYWHERE
+def test_an_error_that_passes_does_not_end_the_worker_while_another_queue_has_jobs(
+    workers: Workers, db_alias: str
+) -> None:
+    add(workers, "red")
+    workers.add("a")
+    errors: list[Exception] = [deadlock(db_alias), LookupError("no such street")]
+
+    with failing(workers.engine, lambda text: errors and of_walls(text), errors.pop):
+        workers.drain([workers.queue(Task), workers.queue(Wall)], limit=5, owner="w")
+
+    assert sorted(workers.handled) == ["1", "a"]
+
+
+# One queue
+
+
+@ANYWHERE
+def test_a_refused_claim_costs_nothing_that_was_handled_and_can_be_stopped(
+    workers: Workers, clock: Clock
+) -> None:
+    workers.add("a", "b", "c")
+
+    def refused(text: str) -> bool:
+        return bool(workers.handled) and "status='unclaimed'" not in text and is_claim(text)
+
+    def is_claim(text: str) -> bool:
+        return "SKIP LOCKED" in text or "LIMIT" in text
+
+    def refuse() -> Exception:
+        if len(met) > 6:
+            workers.worker.stop()
+        return LookupError("refused")
+
+    worker = workers.make(Task, limit=2, owner="w", reap_every=None)
+    with failing(workers.engine, refused, refuse) as met:
+        workers.run(worker)
+
+    assert workers.handled == ["a", "b"]
+    assert len(met) > 3
+    assert workers.statuses() == {"a": "done", "b": "done", "c": "unclaimed"}
+
+
+@ANYWHERE
+def test_a_claim_that_ends_the_run_costs_no_running_handler_its_finish(
+    workers: Workers, impatient: Clock
+) -> None:
+    workers.add("a")
+
+    def handle(task: Task) -> None:
+        workers.note(task)
+        assert gone.wait(30)
+
+    gone = threading.Event()
+
+    def tell(connection: Any) -> None:
+        if impatient.ahead > 1000:
+            gone.set()
+
+    tasks, walls = workers.queue(Task, handle), workers.queue(Wall)
+    with (
+        failing(
+            workers.engine,
+            lambda text: workers.handled and of_walls(text),
+            lambda: LookupError("no such street"),
+        ),
+        heard(workers.engine, "rollback", tell),
+        pytest.raises(LookupError, match="no such street"),
+    ):
+        workers.run(workers.make([tasks, walls], concurrency=2, owner="w", reap_every=None))
+
+    assert workers.statuses() == {"a": "done"}
