@@ -24,7 +24,7 @@ from ..model.mapping import QueueMapping
 from ..model.status import CANCELLED, FAILED, JobStatus
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
-from ..strategies.parts.ready_rows import ReadyRows
+from ..strategies.ready_rows import ReadyRows
 from .count import Count, Counted, count_rows
 from .schema import has_newest, indexes_of
 from .waiting import LEVELS, each_level

@@ -31,7 +31,7 @@ from ..model.status import status_again
 from ..sessions.built_once import built_once
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
-from ..strategies.parts.ready_rows import ReadyRows
+from ..strategies.ready_rows import ReadyRows
 from .count import Counted
 from .stats import finish_rate, has_rate, no_rate
 from .waiting import each_level

@@ -17,7 +17,7 @@ from ..dialects.clock import EPOCH, as_utc, utc_now
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
-from ..strategies.parts.ready_rows import ReadyRows
+from ..strategies.ready_rows import ReadyRows
 from .count import MOST, Count
 
 #: So many rounds and priorities of a queue are looked at.

@@ -19,7 +19,7 @@ from ..owners.alive import OwnerState, owner_state
 from ..owners.named_lock import named_lock
 from ..owners.owner import Owner
 from ..sessions.transactions import connected_outside_pool
-from ..strategies.parts.lock_proof import is_kept_out
+from ..strategies.held import is_kept_out
 from .subject import Subject
 
 #: How long a connection waits for what the other has locked; InnoDB waits a second at least.

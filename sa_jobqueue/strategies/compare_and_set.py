@@ -14,10 +14,9 @@ from ..model.keys import key_values
 from ..model.plain_rows import row_columns
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .parts.job_reads import ReadBack, loading_options
-from .parts.mark import Mark
+from .reads import ReadBack, loading_options
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Mark, Strategy
 
 
 class CompareAndSet(Strategy):

@@ -13,7 +13,7 @@ from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
-from ..strategies.parts.ready_rows import ReadyRows
+from ..strategies.ready_rows import ReadyRows
 
 #: A look visits at most so many rounds and priorities of a queue.
 LEVELS = 20

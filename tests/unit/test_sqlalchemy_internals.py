@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 import sa_jobqueue
-from sa_jobqueue.strategies.parts.adapted import adapted
+from sa_jobqueue.strategies.ready_rows import adapted
 from tests.models import Email
 
 PACKAGE = Path(sa_jobqueue.__file__).parent
