@@ -47,8 +47,7 @@ from ..model.queue_name import mapping_of_queue
 from ..model.status import LONGEST_WORD
 from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer
-from .event import Event, EventJob
-from .listener import Recorder
+from .event import Event, EventJob, Recorder
 from .listeners import add_listener, remove_listener
 
 #: The longest text of a primary key, such as ``[7]``; a longer one is cut.

@@ -21,8 +21,7 @@ from sqlalchemy import select
 
 from ..dialects.clock import as_utc
 from ..errors import ClaimLost
-from ..events.claimable import note_claimable
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
 from ..model.transitions import LATER, NOW, OWNER, SHIFT, taken_out_of_round

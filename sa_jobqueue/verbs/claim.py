@@ -25,8 +25,7 @@ from sqlalchemy import ColumnElement, select
 
 from ..dialects import Database
 from ..errors import ArgumentError
-from ..events.claimable import forget_freed
-from ..events.notes import note
+from ..events.notes import forget_freed, note
 from ..fence.claim import Claim, FencedJobs, attach_fences
 from ..fence.token import LetGo, Token
 from ..model.columns import OWNER_LENGTH

@@ -13,9 +13,8 @@ from sqlalchemy.engine import Result
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..events.claimable import note_claimable
 from ..events.event import Event, EventJob
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED
 from ..model.transitions import enqueued
