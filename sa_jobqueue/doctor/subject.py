@@ -14,7 +14,7 @@ from ..dialects import Database, database_of
 from ..dialects.examination import Examination, Plan, ServerIndex
 from ..model.mapping import QueueMapping
 from ..queue import JobQueue
-from ..sessions.hooks import has_execute_hooks
+from ..sessions.writer import has_execute_hooks
 from ..strategies import ClaimSpec, Strategy
 
 #: The size of the batches whose claim is explained.

@@ -21,7 +21,7 @@ from ..dialects import Database
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError, UnsupportedDatabase
 from ..fence.carried import CarriedJobs
-from ..fence.dates import distinct
+from ..fence.token import distinct
 from ..model.keys import key_batches, key_is_in, key_values, keys_of, repeated_key
 from ..model.mapping import QueueMapping
 from ..model.status import status_is

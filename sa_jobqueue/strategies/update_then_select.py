@@ -29,7 +29,7 @@ from sqlalchemy.sql.visitors import InternalTraversal
 
 from ..dialects import Database, is_missing_index
 from ..dialects.clock import EPOCH, utc_now
-from ..fence.dates import distinct
+from ..fence.token import distinct
 from ..model.indexes import claim_index
 from ..model.keys import key_values
 from ..sessions.writer import Writer

@@ -37,7 +37,7 @@ from ..owners.alive import SEPARATOR
 from ..owners.owner import ConnectionOwner, Owner
 from ..sessions.built_once import built_once
 from ..sessions.show import expire_on_savepoint_rollback
-from ..sessions.undo import undo_on_rollback
+from ..sessions.transaction_end import undo_on_rollback
 from ..sessions.writer import (
     AnyConnection,
     AnySession,

@@ -19,8 +19,7 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED
 from ..model.transitions import enqueued
 from ..sessions.built_once import built_once
-from ..sessions.hooks import has_execute_hooks
-from ..sessions.writer import AnySession, Writer, session_of, writing
+from ..sessions.writer import AnySession, Writer, has_execute_hooks, session_of, writing
 
 #: Rows for each statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000
