@@ -32,8 +32,8 @@ from .counts.stats import QueueStats, count_jobs, overview
 from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
 from .fence.claim import Claim, jobs_of
+from .model.keys import plain_queue
 from .model.mapping import QueueMapping, mapping_of, word_of
-from .model.queue_name import plain_queue
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
 from .model.transitions import ended, retried
 from .owners.owner import Owner

@@ -15,7 +15,7 @@ from ..ages import duration_text
 from ..control import request_stop as ask_to_stop
 from ..counts import Listed, count_failed, list_jobs, overview
 from ..errors import ArgumentError
-from ..model.queue_name import queue_name
+from ..model.keys import queue_name
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue

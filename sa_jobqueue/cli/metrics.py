@@ -12,7 +12,7 @@ import click
 from sqlalchemy import Engine
 
 from ..counts import overview, workers_needed
-from ..model.queue_name import queue_name
+from ..model.keys import queue_name
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
 from ..queue import JobQueue

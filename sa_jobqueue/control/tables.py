@@ -13,8 +13,8 @@ from weakref import WeakSet
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, Text
 
 from ..errors import ArgumentError
-from ..model.beside import CONTROL, beside
 from ..model.columns import OWNER_LENGTH, timestamp_type
+from ..model.keys import CONTROL, beside
 from ..model.mapping import QueueMapping
 from ..sessions.transactions import missing_tables_named
 

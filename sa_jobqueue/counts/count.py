@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
+from ..model.keys import mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..model.status import DONE, UNCLAIMED
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Engine, Table, inspect
 
 from ..dialects.examination import ServerIndex, normalised
+from ..model.keys import mapping_of_queue
 from ..model.mapping import QueueMapping
-from ..model.queue_name import mapping_of_queue
 from ..sessions.writer import Writer
 
 Q = TypeVar("Q")

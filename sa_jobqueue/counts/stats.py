@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, func, s
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import as_utc, utc_now
-from ..model.beside import CONTROL, beside
+from ..model.keys import CONTROL, beside
 from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, FAILED, JobStatus
 from ..owners.alive import OwnerState

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 from ..dialects import is_transient
 from ..dialects.examination import Finding, Severity
 from ..errors import ArgumentError, JobQueueError, UnsupportedDatabase
-from ..model.queue_name import plain_queue
+from ..model.keys import plain_queue
 from ..queue import JobQueue
 from ..sessions.writer import AnySession, session_of
 from .check_list import CHECKS, LOCKING, NEEDED

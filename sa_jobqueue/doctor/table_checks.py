@@ -9,7 +9,7 @@ from sqlalchemy import Column, inspect, select
 from ..dialects import dialect_of
 from ..dialects.examination import Finding
 from ..errors import UnsupportedDatabase
-from ..model.microseconds import DIGITS, has_no_zone
+from ..model.columns import DIGITS, has_no_zone
 from ..model.status import JobStatus
 from .missing_columns import missing_columns
 from .subject import Subject

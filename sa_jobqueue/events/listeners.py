@@ -22,9 +22,9 @@ from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import database_of
 from ..errors import ArgumentError
+from ..model.keys import queues_by_name
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from ..model.mixins import QueueColumns
-from ..model.queue_name import queues_by_name
 from ..sessions.writer import Writer
 from .event import EVENTS, Event, EventFunction, EventJob, Listener, Recorder, called_on
 from .notes import note, note_claimable

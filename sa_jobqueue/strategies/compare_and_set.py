@@ -11,10 +11,9 @@ from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import Database
 from ..model.keys import key_values
-from ..model.plain_rows import row_columns
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .reads import ReadBack, loading_options
+from .reads import ReadBack, loading_options, row_columns
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Mark, Strategy
 

@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 from ..dialects import Database
 from ..fence.carried import CarriedFinish, CarriedJobs
 from ..model.keys import repeated_key
-from ..model.plain_rows import row_columns
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer, writer_for
 from .reads import (
@@ -29,6 +28,7 @@ from .reads import (
     ReadyLock,
     loading_options,
     refusal_without_skip_locked,
+    row_columns,
 )
 from .ready_rows import LIMIT, SINGLE, adapted
 from .spec import ClaimSpec, Request, Taken

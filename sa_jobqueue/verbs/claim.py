@@ -28,10 +28,9 @@ from ..errors import ArgumentError
 from ..events.notes import forget_freed, note
 from ..fence.claim import Claim, FencedJobs, attach_fences
 from ..fence.token import LetGo, Token
-from ..model.columns import OWNER_LENGTH
+from ..model.columns import OWNER_LENGTH, loses_microseconds
 from ..model.keys import key_is_in, key_values, keys_of, repeated_key
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
-from ..model.microseconds import loses_microseconds
 from ..model.status import CLAIMED, UNCLAIMED
 from ..owners.alive import SEPARATOR
 from ..owners.owner import ConnectionOwner, Owner

@@ -33,7 +33,7 @@ from ..errors import ArgumentError
 from ..fence.claim import FencedJobs, by_mapping, jobs_by_token
 from ..fence.token import Change, LetGo, distinct
 from ..fence.write import write
-from ..model.last_error import error_length, error_text, first_line
+from ..model.columns import error_length, error_text, first_line
 from ..model.mapping import QueueMapping
 from ..model.status import DONE, UNCLAIMED
 from ..model.transitions import (

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..dialects import is_mistake, is_time_limit, is_transient
 from ..errors import ArgumentError
-from ..model.last_error import first_line
+from ..model.columns import first_line
 from ..queue import JobQueue
 from ..steering import Key, keys_text
 from .reading import drivers_words

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of
-from ..model.last_error import first_line
+from ..model.columns import first_line
 
 #: How long a statement may take.
 TIME_LIMIT = timedelta(seconds=5)

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from ..ages import age_text
 from ..counts import QueueStats
 from ..dialects.clock import as_utc
-from ..model.last_error import first_line
+from ..model.columns import first_line
 from ..owners.alive import OwnerState
 from ..steering import Key, key_text
 

@@ -16,8 +16,7 @@ from ..counts import QueueStats, overview
 from ..counts.schema import queues_there
 from ..doctor import Report, examine
 from ..errors import ArgumentError
-from ..model.beside import beside
-from ..model.queue_name import queue_name, queues_by_name
+from ..model.keys import beside, queue_name, queues_by_name
 from ..queue import JobQueue, job_queue_of
 from ..steering import Steering
 from .reading import TIME_LIMIT, reading, reading_again

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ...counts.schema import has_table
 from ...events import JobRecord, job_records
-from ...model.beside import HISTORY, beside
+from ...model.keys import HISTORY, beside
 from ...owners.alive import owner_state
 from ...queue import JobQueue
 from ...steering import Key

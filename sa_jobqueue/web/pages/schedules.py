@@ -8,7 +8,7 @@ from sqlalchemy import Table
 from starlette.responses import Response
 
 from ...counts.schema import has_table
-from ...model.beside import SCHEDULES
+from ...model.keys import SCHEDULES
 from ...model.mapping import mapping_of
 from ...schedules import ScheduleInfo, Schedules
 from ..door import Problem, Visit, refuse_readers

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from ...control import workers as list_workers
 from ...counts.schema import has_table
-from ...model.beside import CONTROL
+from ...model.keys import CONTROL
 from ..door import Visit
 from ..reading import reading
 from .queue import plots
