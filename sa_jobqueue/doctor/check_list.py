@@ -10,27 +10,37 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from ..dialects.examination import Finding
-from . import index_checks, lock_checks, server_checks, table_checks
+from .table_checks import check_table, check_strategy, check_columns, check_statuses
+from .index_checks import check_index, check_reap, check_failed
+from .server_checks import (
+    check_statistics,
+    check_dead_rows,
+    check_snapshot,
+    check_isolation,
+    check_owners,
+    check_pooler,
+)
+from .lock_checks import check_locks
 from .subject import Subject
 
 Check: TypeAlias = Callable[[Subject], Iterator[Finding]]
 
 #: The checks by the name that their findings bear, in the order in which they run.
 CHECKS: Mapping[str, Check] = {
-    "table": table_checks.check_table,
-    "strategy": table_checks.check_strategy,
-    "columns": table_checks.check_columns,
-    "statuses": table_checks.check_statuses,
-    "index": index_checks.check_index,
-    "reap": index_checks.check_reap,
-    "failed": index_checks.check_failed,
-    "statistics": server_checks.check_statistics,
-    "dead_rows": server_checks.check_dead_rows,
-    "snapshot": server_checks.check_snapshot,
-    "isolation": server_checks.check_isolation,
-    "owners": server_checks.check_owners,
-    "pooler": server_checks.check_pooler,
-    "locks": lock_checks.check_locks,
+    "table": check_table,
+    "strategy": check_strategy,
+    "columns": check_columns,
+    "statuses": check_statuses,
+    "index": check_index,
+    "reap": check_reap,
+    "failed": check_failed,
+    "statistics": check_statistics,
+    "dead_rows": check_dead_rows,
+    "snapshot": check_snapshot,
+    "isolation": check_isolation,
+    "owners": check_owners,
+    "pooler": check_pooler,
+    "locks": check_locks,
 }
 
 #: These run in each examination. An error of one ends it: the others need what it looks for.

@@ -13,7 +13,7 @@ from ..dialects import Database
 from ..events.listeners import watch_flushes
 from ..events.notes import channel_of
 from ..model.mapping import QueueMapping, any_mapping_of
-from ..process.runtime import Runtime
+from ..process import Runtime
 from ..strategies import ClaimSpec
 from .listening import Listening
 from .source import DataVersion, Look, Looking, Source

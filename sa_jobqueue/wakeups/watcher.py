@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ..errors import UnsupportedDatabase
-from ..process.runtime import THREADS, Background
+from ..process import THREADS, Background
 from .source import Look, Source
 
 log = logging.getLogger("sa_jobqueue.wakeups")

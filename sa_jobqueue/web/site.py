@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from ..counts import QueueStats, overview
-from ..counts.schema import queues_there
+from ..counts.count import queues_there
 from ..doctor import Report, examine
 from ..errors import ArgumentError
 from ..model.keys import beside, queue_name, queues_by_name

@@ -22,7 +22,7 @@ from ..ages import duration_text
 from ..model.columns import first_line
 from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
-from ..process.name import function_name
+from ..process import function_name
 from .in_hand import InHand
 from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, branch_of
 

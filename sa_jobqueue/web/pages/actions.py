@@ -19,7 +19,7 @@ from starlette.responses import Response
 from ...control import pause, resume
 from ...control.tables import tables_for
 from ...counts import Listed, count_failed, list_jobs
-from ...counts.schema import has_table
+from ...counts.count import has_table
 from ...dialects.clock import as_utc
 from ...queue import JobQueue
 from ...steering import (

@@ -8,7 +8,7 @@ from sqlalchemy import Column, select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from ...counts.schema import has_table
+from ...counts.count import has_table
 from ...events import JobRecord, job_records
 from ...model.keys import HISTORY, beside
 from ...owners.alive import owner_state

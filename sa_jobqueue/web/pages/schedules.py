@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Table
 from starlette.responses import Response
 
-from ...counts.schema import has_table
+from ...counts.count import has_table
 from ...model.keys import SCHEDULES
 from ...model.mapping import mapping_of
 from ...schedules import ScheduleInfo, Schedules

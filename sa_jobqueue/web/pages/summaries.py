@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from ...control import workers as list_workers
-from ...counts.schema import has_table
+from ...counts.count import has_table
 from ...model.keys import CONTROL
 from ..door import Visit
 from ..reading import reading
