@@ -51,7 +51,7 @@ from .verbs.backoff import (
 )
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
-from .verbs.own_values import OwnValues
+from .verbs.finish import OwnValues
 from .verbs.reap import Reaped, reap_claims
 from .verbs.turn import turn_in_one
 

@@ -26,7 +26,7 @@ from ..process import check_handler, function_name
 from ..queue import JobQueue, turn_in_one_go
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
-from ..verbs.own_values import OwnValues
+from ..verbs.finish import OwnValues
 from .awaited import is_awaited
 from .outcomes import (
     Cancel,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from ..verbs.own_values import OwnValues
+from ..verbs.finish import OwnValues
 from ..worker import Cancel, Lane, Retry
 from ..worker.outcomes import Finished
 from .graph import Graph, Node
