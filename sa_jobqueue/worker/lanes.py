@@ -22,8 +22,8 @@ from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..owners.owner import Owner
-from ..process import check_handler, function_name
-from ..queue import JobQueue, turn_in_one_go
+from ..process import function_name
+from ..queue import JobQueue, check_handler, turn_in_one_go
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.finish import OwnValues
