@@ -142,7 +142,7 @@ def _run_worker(
             raise click.ClickException(
                 f"{function_name(lane.handler)} is {'async def' if lane.is_async else 'plain'}, "
                 f"and {engine.url.drivername} is {'' if is_async else 'not '}for asyncio: name "
-                f"another engine or driver, {ASYNC_DRIVERS} for async def; two commands run both"
+                f"a driver of the other kind, {ASYNC_DRIVERS} for async def; two commands run both"
             )
     kind: Any = Worker
     if is_async:
