@@ -243,10 +243,9 @@ def _info(row: Schedule) -> ScheduleInfo:
     found: dict[str, Any] = {
         each.name: getattr(row, each.name, None) for each in fields(ScheduleInfo)
     }
-    times = {name: as_utc(value) for name, value in found.items() if isinstance(value, datetime)}
-    told = {
-        "values": json.loads(row.values_json),
-        "missed": Missed(row.missed),
-        "paused": row.status == PAUSED,
-    }
-    return ScheduleInfo(**found | times | told)
+    for name, value in found.items():
+        if isinstance(value, datetime):
+            found[name] = as_utc(value)
+    found["values"] = json.loads(row.values_json)
+    found["missed"], found["paused"] = Missed(row.missed), row.status == PAUSED
+    return ScheduleInfo(**found)
