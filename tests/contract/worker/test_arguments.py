@@ -29,6 +29,11 @@ SECOND = timedelta(seconds=1)
 ENGINE = create_engine("sqlite://")
 AWAITED = create_async_engine("sqlite+aiosqlite://")
 
+# The types refuse what these tests give.
+Plain: Any = Worker
+Awaiting: Any = AsyncWorker
+Queue: Any = JobQueue
+
 
 def of_one(job: Any) -> None: ...
 
@@ -96,7 +101,7 @@ def test_zero_is_a_grace_and_an_interval_and_a_hundred_years_are_a_max_runtime(k
 
 @pytest.mark.parametrize("criteria", [[], [Email.recipient == "a"]])
 def test_two_queues_with_the_same_jobs_are_refused(criteria: list[Any]) -> None:
-    queues = [JobQueue(Email, *criteria), JobQueue(Task), JobQueue(Email, *criteria)]
+    queues = [Queue(Email, *criteria), Queue(Task), Queue(Email, *criteria)]
     for queue in queues:
         queue.handler(of_one)
 
@@ -198,7 +203,7 @@ def test_a_handler_that_has_to_be_awaited_is_for_an_async_worker(handler: Any) -
     AsyncWorker(AWAITED, JobQueue(Email), handler)
     AsyncWorker(AWAITED, JobQueue(Email), decorated)
     with pytest.raises(ArgumentError, match="use an AsyncWorker"):
-        Worker(ENGINE, JobQueue(Email), handler)
+        Plain(ENGINE, JobQueue(Email), handler)
 
 
 def transactional(handler: Any) -> Any:
@@ -214,37 +219,37 @@ def step(handler: Any) -> Any:
 
 
 HANDLERS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: AsyncWorker(AWAITED, JobQueue(Email), plain), "make it async def, or use a Worker"),  # type: ignore[arg-type]
+    (lambda: Awaiting(AWAITED, Queue(Email), plain), "make it async def, or use a Worker"),
     (
-        lambda: AsyncWorker(AWAITED, JobQueue(Email), partial(plain, mailer="m")),  # type: ignore[arg-type]
+        lambda: Awaiting(AWAITED, Queue(Email), partial(plain, mailer="m")),
         "make it async def, or use a Worker",
     ),
     (lambda: transactional(of_two), "make it async def"),
     (lambda: transactional(of_one), "and a worker calls it with (session, job): too many"),
     (lambda: transactional(of_three), "missing a required argument: 'mailer'"),
-    (lambda: JobQueue(Email).handler(of_two), "calls it with (job)"),
-    (lambda: JobQueue(Email).handler(keyword_only), "argument: 'mailer'"),
-    (lambda: JobQueue(Email).handler(partial(of_two, 1, 2)), "too many positional arguments"),
-    (lambda: Worker(ENGINE, JobQueue(Email), of_two), "calls it with (job)"),  # type: ignore[arg-type]
+    (lambda: Queue(Email).handler(of_two), "calls it with (job)"),
+    (lambda: Queue(Email).handler(keyword_only), "argument: 'mailer'"),
+    (lambda: Queue(Email).handler(partial(of_two, 1, 2)), "too many positional arguments"),
+    (lambda: Plain(ENGINE, Queue(Email), of_two), "calls it with (job)"),
     (lambda: step(of_two), "calls it with (job)"),
     *(
-        (lambda given=given: JobQueue(Email).handler()(given), "a handler is a function, not")  # type: ignore[misc]
+        (lambda given=given: Queue(Email).handler()(given), "a handler is a function, not")
         for given in ("x", 5, None)
     ),
-    (lambda: JobQueue(Email).handler("x"), "a handler is a function, not"),  # type: ignore[call-overload]
-    (lambda: JobQueue(Email).handler(timeout=30), "write timedelta(seconds=30)"),  # type: ignore[call-overload]
+    (lambda: Queue(Email).handler("x"), "a handler is a function, not"),
+    (lambda: Queue(Email).handler(timeout=30), "write timedelta(seconds=30)"),
     (
-        lambda: JobQueue(Email).handler(timeout=timedelta(0)),
+        lambda: Queue(Email).handler(timeout=timedelta(0)),
         "timeout= takes a timedelta longer than zero",
     ),
     *(
         (
-            lambda lease=lease: JobQueue(Email, lease=lease),  # type: ignore[misc]
+            lambda lease=lease: Queue(Email, lease=lease),
             "lease= takes a timedelta longer than zero",
         )
         for lease in (5, "5", timedelta(0), -SECOND)
     ),
-    (lambda: JobQueue(Email, lease=timedelta.max), "takes at most a hundred years"),
+    (lambda: Queue(Email, lease=timedelta.max), "takes at most a hundred years"),
 ]
 
 
@@ -260,7 +265,7 @@ def test_handlers_and_queues_that_cannot_work_are_refused_when_they_are_declared
     "handler", [print, dict.fromkeys, injecting(of_two), partial(of_two, 1), Mock()]
 )
 def test_what_can_be_called_or_has_no_signature_is_left_alone(handler: Any) -> None:
-    assert JobQueue(Email).handler(handler) is handler
+    assert Queue(Email).handler(handler) is handler
 
 
 # Ages and delays that a database computes with
@@ -271,11 +276,11 @@ AGES: list[tuple[Callable[[Session], Any], str]] = [
     (lambda session: reap(session, Email, max_runtime=timedelta.max), "a hundred years"),
     (lambda session: prune(session, Email, older_than=timedelta.max), "a hundred years"),
     *(
-        (lambda session, age=age: prune(session, Email, older_than=age), "of at least zero")  # type: ignore[misc]
+        (lambda session, age=age: prune(session, Email, older_than=age), "of at least zero")
         for age in (5, "5", None, -SECOND)
     ),
     *(
-        (lambda session, delay=delay: fail(session, [], retry_in=delay), "from zero to ten years")  # type: ignore[misc]
+        (lambda session, delay=delay: fail(session, [], retry_in=delay), "from zero to ten years")
         for delay in (timedelta(days=3651), -SECOND)
     ),
 ]

@@ -60,13 +60,11 @@ def test_after_many_failures_one_job_is_claimed_after_each_growing_pause_until_o
         until(lambda: len(began) > FAILURES)
         workers.add("other", entity=Picky)
         until(lambda: workers.handled)
-        braked = len(began)
         until(lambda: len(began) >= FAILURES + concurrency + 3)
         mended.append(time.monotonic())
         until(lambda: "unclaimed" not in workers.statuses().values())
         done_at = time.monotonic()
 
-    assert braked < FAILURES + concurrency + 3
     # A busy machine may delay a call, but not shorten a pause.
     last = [later - earlier for earlier, later in pairwise(began)]
     assert last[FAILURES + concurrency + 1] > 0.15
