@@ -26,6 +26,9 @@ from sa_jobqueue import (
 from tests.models import Email
 
 
+FINISHES: list[Any] = [complete, fail, release, renew]
+
+
 @pytest.fixture
 def session() -> Iterator[Session]:
     """Give a session on a database in memory with two emails."""
@@ -92,7 +95,7 @@ def test_lost_claims_survive_pickling() -> None:
         ),
         *(
             case
-            for verb in (complete, fail, release, renew)
+            for verb in FINISHES
             for case in [
                 (lambda s, job, verb=verb: verb(s, [Email(id=3)]), NotClaimed, "has no fence"),
                 (lambda s, job, verb=verb: verb(s, [object()]), ArgumentError, "is not a job"),
