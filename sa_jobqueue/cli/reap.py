@@ -10,8 +10,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import OperationalError
 
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..process import THREADS, first_signal_stops
 from ..verbs.reap import ReapedJob
 from .command import Place, command, seconds
 from .printing import in_one_line, printable

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, false, func, literal_column, or_, select
 
+from ..model.columns import round_table
 from ..model.mapping import QueueMapping, any_mapping_of
-from ..model.round_table import round_table
 from ..model.transitions import FINISHED
 from ..sessions.writer import AnySession, writing
 

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..errors import ArgumentError
-from ..model.queue_name import mapping_of_queue, queue_name
+from ..model.keys import mapping_of_queue, queue_name
 from .cron import Cron
 from .table import CRON_LENGTH, NAME_LENGTH, QUEUE_LENGTH, ZONE_LENGTH
 from .ticks import Missed

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import select
 
-from ..events.event import Event
-from ..events.listener import Recorder, called_on
+from ..events.event import Event, Recorder, called_on
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.status import DONE

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement
 
 from ..errors import ArgumentError
-from ..fence.change import Change
 from ..fence.claim import jobs_by_token
+from ..fence.token import Change
 from ..fence.write import write
 from ..model.mapping import QueueMapping
 from ..model.status import DONE

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue.web import samples
+from sa_jobqueue.web import site
 from tests.support import until
 
 from .conftest import add
@@ -26,8 +26,8 @@ def line_of(page: TestClient) -> list[str]:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are taken every hundredth of a second, for a fifth of a second after a look."""
-    monkeypatch.setattr(samples, "EVERY", timedelta(milliseconds=10))
-    monkeypatch.setattr(samples, "WATCHED", timedelta(milliseconds=200))
+    monkeypatch.setattr(site, "EVERY", timedelta(milliseconds=10))
+    monkeypatch.setattr(site, "WATCHED", timedelta(milliseconds=200))
 
 
 @pytest.mark.usefixtures("often")
@@ -48,7 +48,7 @@ def test_a_plot_is_a_line_from_left_to_right_within_its_box(
     page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1e6]
-    monkeypatch.setattr(samples, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(site, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for due in range(3):
         now[0] += 5
         page.get("/")
