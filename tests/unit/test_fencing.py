@@ -25,7 +25,6 @@ from sa_jobqueue import (
 )
 from tests.models import Email
 
-
 FINISHES: list[Any] = [complete, fail, release, renew]
 
 
