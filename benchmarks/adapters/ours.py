@@ -21,8 +21,7 @@ from benchmarks.adapters.shared_table import (
     TurnTransaction,
 )
 from sa_jobqueue import JobQueue, Owner
-from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.worker import Worker
 
 ASYNC_DRIVERS = {

@@ -8,7 +8,7 @@ import time
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.worker import job_context
 
 from .bakery import Loaf, log

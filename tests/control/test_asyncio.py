@@ -10,7 +10,7 @@ from sqlalchemy import URL, Engine, MetaData, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from sa_jobqueue import ArgumentError, JobQueue, control, fence_of
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue, claim
+from sa_jobqueue.asyncio import AsyncJobQueue, claim
 from sa_jobqueue.schedules import Schedules
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,

@@ -15,7 +15,7 @@ from sqlalchemy import URL, Engine, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import JobQueue, utc_now
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.schedules import Ran, Schedules
 from sa_jobqueue.worker import Worker, scheduler
 from tests.models import Email

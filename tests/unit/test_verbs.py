@@ -12,7 +12,7 @@ import pytest
 import sa_jobqueue
 from sa_jobqueue import ArgumentError, JobQueue, claim_statements
 from sa_jobqueue import asyncio as sa_asyncio
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.workflow import Workflow
 from tests.models import Email
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue, claim, complete
+from sa_jobqueue.asyncio import AsyncJobQueue, claim, complete
 from sa_jobqueue.dialects import database_of
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,

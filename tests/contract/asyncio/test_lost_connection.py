@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue, advisory_session
+from sa_jobqueue.asyncio import AsyncJobQueue, advisory_session
 from sa_jobqueue.events import Event, listen, remove
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,

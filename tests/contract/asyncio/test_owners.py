@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import LockLost, Owner, OwnerState, UnsupportedDatabase, named_lock
-from sa_jobqueue.asyncio.verbs import (
+from sa_jobqueue.asyncio import (
     advisory_session,
     claim,
     complete,

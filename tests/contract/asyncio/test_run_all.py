@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.testing.asyncio import run_all
 from sa_jobqueue.worker import job_context
 from tests.contract.asyncio.support import (

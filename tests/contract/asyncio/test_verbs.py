@@ -18,7 +18,7 @@ from sqlalchemy.orm.attributes import instance_state
 
 import sa_jobqueue
 from sa_jobqueue import ArgumentError, ClaimLost, ConstantBackoff, JobQueue
-from sa_jobqueue.asyncio.verbs import (
+from sa_jobqueue.asyncio import (
     AsyncJobQueue,
     cancel,
     cancel_claimed,

@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError
-from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.workflow import NotWaiting, Workflow
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, claim
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.events import Event, listen, listens_for, remove
 from tests.contract.events.conftest import Hear
 from tests.contract.events.support import names

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, UnsupportedDatabase, enqueue
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.worker import Worker
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.asyncio.verbs import enqueue as enqueue_async
+from sa_jobqueue.asyncio import enqueue as enqueue_async
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,

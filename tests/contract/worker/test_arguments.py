@@ -20,8 +20,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import ArgumentError, JobQueue, claim, fail, prune, reap
-from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
 from sa_jobqueue.worker import Worker, WorkerOptions
 from sa_jobqueue.workflow import Workflow
 from tests.models import Email, Task

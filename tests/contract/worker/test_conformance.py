@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError, claim
-from sa_jobqueue.asyncio.verbs import AsyncJobQueue
+from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.events import Event, listen, remove
 from sa_jobqueue.worker import Cancel, Done, JobContext, Retry, job_context
 from tests.contract.worker.driver import SOON, Row, Workers
