@@ -21,9 +21,8 @@ from typing import ClassVar
 from sqlalchemy import Connection, Engine
 
 from ..errors import LockLost, UnsupportedDatabase
-from .capabilities import Capabilities
-from .connections import connected_apart
-from .own_loop import call_for
+from .connections import call_for, connected_apart
+from .database import Database
 from .watched_connection import Limits, WatchedConnection
 
 
@@ -147,7 +146,7 @@ class ConnectionLocks(NamedLocks):
     limits: ClassVar[Limits]
     wait: ClassVar[float]
 
-    def __init__(self, database: Capabilities) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
 
     @abstractmethod

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from sqlalchemy import Table
 
 from ..dialects import is_missing_table
-from ..dialects.driver_errors import driver_errors
+from ..dialects.connections import driver_errors
 from ..errors import MissingTable
 
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from ..dialects.connections import connected_apart
-from ..dialects.own_loop import Calls, calls_for
+from ..dialects.connections import Calls, calls_for, connected_apart
 from .source import Pause
 
 R = TypeVar("R")

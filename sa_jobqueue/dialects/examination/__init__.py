@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Executable, Index, Table, event
 
-from .capabilities import Capabilities
-from .connections import as_value
+from ..connections import as_value
+from ..database import Database
 
 
 class Severity(StrEnum):
@@ -158,7 +158,7 @@ class Examination:
     explain_words: ClassVar[str] = "EXPLAIN"
     poolers: ClassVar[str] = "PgBouncer or ProxySQL"
 
-    def __init__(self, database: Capabilities) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
 
     # -- indexes and plans ----------------------------------------------

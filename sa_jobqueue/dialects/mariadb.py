@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import Dialect
 
-from ..capabilities import Version
-from .database import InnoDB
-from .examination import InnoDBExamination
-from .isolation import OF_MARIADB
-from .past_snapshot import has_snapshot_isolation, past_snapshot
-from .schema_changes import MariaDBSchemaChanges
+from .connections import listen_to
+from .database import Version
+from .innodb import InnoDB
+
+if TYPE_CHECKING:  # by the doctor and migrations
+    from .examination.innodb import InnoDBExamination
+    from .schema_changes.innodb import MariaDBSchemaChanges
+
+#: The SELECT of the open transaction's level: from a copy, which the server renews only if nobody
+#: has read it for a tenth of a second. It shows the statement of each transaction, and so, by the
+#: mark, whether it is new.
+_LEVEL = """
+SELECT trx_isolation_level FROM information_schema.innodb_trx
+WHERE trx_mysql_thread_id = CONNECTION_ID() AND LOCATE('{mark}', trx_query) > 0
+"""
 
 
 class MariaDB(InnoDB):
@@ -23,7 +33,7 @@ class MariaDB(InnoDB):
     title = "MariaDB"
     minimum = (10, 3)
     isolation_variable: ClassVar[str] = "@@tx_isolation"
-    level_question: ClassVar[str] = OF_MARIADB
+    level_question: ClassVar[str] = _LEVEL
 
     def __init__(self, version: Version | None) -> None:
         super().__init__(version)
@@ -54,9 +64,13 @@ class MariaDB(InnoDB):
     )
 
     def examination(self) -> InnoDBExamination:
+        from .examination.innodb import InnoDBExamination
+
         return InnoDBExamination(self)
 
     def schema_changes(self) -> MariaDBSchemaChanges:
+        from .schema_changes.innodb import MariaDBSchemaChanges
+
         return MariaDBSchemaChanges(self)
 
     @staticmethod
@@ -64,3 +78,32 @@ class MariaDB(InnoDB):
         # server_version_info may begin with 5.5.5, a prefix for the replication protocol.
         version = getattr(dialect, "_mariadb_normalized_version_info", None)
         return version or getattr(dialect, "server_version_info", None)
+
+
+#: The name of the execution option by which a statement is run without the setting.
+OPTION = "sa_jobqueue_past_snapshot"
+
+_PREFIX = "SET STATEMENT innodb_snapshot_isolation = OFF FOR "
+
+_LOCKING = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
+
+
+def past_snapshot(connection: Connection) -> Mapping[str, Any]:
+    """Return the execution options of such statements on this connection."""
+    listen_to(connection, "before_cursor_execute", _without_setting, retval=True)
+    return {OPTION: True}
+
+
+def has_snapshot_isolation(connection: Connection) -> bool:
+    """Tell whether the server knows the setting: each series has it from another version on."""
+    asked = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
+    return connection.exec_driver_sql(asked).first() is not None
+
+
+def _without_setting(
+    connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
+) -> tuple[str, Any]:
+    options = {} if context is None else context.execution_options
+    if OPTION in options and _LOCKING.match(statement):
+        statement = _PREFIX + statement
+    return statement, parameters

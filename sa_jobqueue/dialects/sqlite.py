@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sqlite3
-from contextlib import AbstractContextManager
-from datetime import timedelta
-from typing import Any, ClassVar
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
+from itertools import count
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import ColumnElement, Connection, Insert, Integer, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    DateTime,
+    Insert,
+    Integer,
+    Select,
+    String,
+    Table,
+    bindparam,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator
 
-from ..capabilities import Version
-from ..clock import utc_now
-from ..connections import driver_connection
-from ..database import Database
-from ..owner_liveness import Server
-from . import owner_liveness
-from .claim_date import MILLISECONDS, claim_date
-from .examination import SQLiteExamination
-from .integer_list import integers_in
-from .named_locks import SQLiteNamedLocks, file_of
-from .schema_changes import SQLiteSchemaChanges
-from .serial_key_locks import SQLiteSerialKeyLocks
-from .time_limit import interrupted_after
+from .clock import utc_now
+from .connections import driver_connection
+from .database import Database, SerialKeyLocks, Server, Version, sorted_by_name, unless_null
+from .sqlite_lock_files import SQLiteNamedLocks, file_of, memory_path
+
+if TYPE_CHECKING:  # by the doctor and migrations
+    from .examination.sqlite import SQLiteExamination
+    from .schema_changes.sqlite import SQLiteSchemaChanges
 
 # Primary result codes: the lowest byte of an error's code.
 _ERROR, _BUSY, _LOCKED = 1, 5, 6
@@ -91,7 +107,16 @@ class SQLite(Database):
         return file_of(connection) is not None
 
     def server_of(self, connection: Connection) -> Server | None:
-        return owner_liveness.server_of(connection, self.title)
+        file = file_of(connection)
+        if file is None:
+            return Server.identified_by(self.title, memory_path(connection.engine.pool))
+        # The folder too: a container may share the file alone, and not the lock files beside it.
+        try:
+            found = [os.stat(path) for path in (file, os.path.dirname(file))]
+        except FileNotFoundError:  # the file was removed while it is open
+            return None
+        numbers = [number for status in found for number in (status.st_dev, status.st_ino)]
+        return Server.identified_by(self.title, socket.gethostname(), file, *numbers)
 
     def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
         return interrupted_after(driver_connection(connection), limit)
@@ -134,9 +159,13 @@ class SQLite(Database):
         return SQLiteSerialKeyLocks()
 
     def examination(self) -> SQLiteExamination:
+        from .examination.sqlite import SQLiteExamination
+
         return SQLiteExamination(self)
 
     def schema_changes(self) -> SQLiteSchemaChanges:
+        from .schema_changes.sqlite import SQLiteSchemaChanges
+
         return SQLiteSchemaChanges(self)
 
 
@@ -159,3 +188,106 @@ def _in_transaction(driver: Any) -> bool:
         return bool(driver.in_transaction)
     except ValueError:  # as above
         return False
+
+
+class SQLiteSerialKeyLocks(SerialKeyLocks):
+    """No lock of its own: the database has one writer at a time."""
+
+    def token(self, table: Table, columns: Sequence[Any]) -> ColumnElement[Any]:
+        parts = [_quoted(column) for column in sorted_by_name(columns)]
+        token = parts[0]
+        for part in parts[1:]:
+            token = token + "," + part
+        return unless_null(columns, token)
+
+    def take(self, connection: Connection, tokens: Collection[Any]) -> set[Any]:
+        return set(tokens)
+
+    def statement(self) -> None:
+        return None
+
+
+def _quoted(column: Any) -> ColumnElement[str]:
+    nocase = getattr(column.type, "collation", None) == "NOCASE"
+    return func.quote(func.lower(column) if nocase else column, type_=String)
+
+
+#: The format of a time that SQLAlchemy stores, without the last three of its six digits.
+MILLISECONDS: ColumnElement[str] = literal_column("'%Y-%m-%d %H:%M:%f'")
+
+_NUMBERS = 1_000
+
+_numbers = count()
+
+
+def _start() -> None:
+    global _numbers
+    _numbers = count(SystemRandom().randrange(_NUMBERS))
+
+
+_start()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start)
+
+
+def _digits() -> str:
+    return f"{next(_numbers) % _NUMBERS:03d}"
+
+
+class _ClaimDate(FunctionElement[datetime]):
+    name = "claim_date"
+    inherit_cache = True
+    type: Any = DateTime(timezone=True)
+
+
+def claim_date() -> ColumnElement[Any]:
+    """Return the time of a claim, with other digits for each execution."""
+    digits = bindparam("sa_jobqueue_digits", callable_=_digits, type_=String)
+    return _ClaimDate(digits)
+
+
+@compiles(_ClaimDate, "sqlite")
+def _milliseconds_and_digits(element: _ClaimDate, compiler: Any, **kw: Any) -> str:
+    digits = compiler.process(element.clauses, **kw)
+    return f"(strftime({compiler.process(MILLISECONDS)}, 'now') || {digits})"
+
+
+class IntegerList(TypeDecorator[Sequence[int]]):
+    """A list of integers, None as null, written as JSON."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[int | None] | None, dialect: Dialect) -> str:
+        """Write the text, and refuse anything but integers."""
+        words = ("null" if number is None else str(int(number)) for number in value or ())
+        return f"[{','.join(words)}]"
+
+
+def integers_in(parameter: str) -> Select[Any]:
+    """Select the integers of a parameter.
+
+    The text of the statement is the same for all lists, so the driver keeps it prepared. With the
+    integers in the text, SQLite parsed every finish anew.
+    """
+    given: ColumnElement[Any] = bindparam(parameter, type_=IntegerList())
+    listed = func.json_each(given).table_valued("value", name="sa_jobqueue_listed")
+    return select(listed.c.value)
+
+
+#: After how many of its virtual machine's instructions SQLite asks whether to go on.
+INSTRUCTIONS = 10_000
+
+
+@contextmanager
+def interrupted_after(driver: Any, limit: timedelta) -> Iterator[None]:
+    """Inside, interrupt what runs when the time is over; it counts from here for all statements.
+
+    A progress handler of the application's own is gone afterwards: SQLite does not tell it.
+    """
+    deadline = time.monotonic() + limit.total_seconds()
+    driver.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
+    try:
+        yield
+    finally:
+        driver.set_progress_handler(None, 0)
