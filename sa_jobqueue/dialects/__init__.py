@@ -5,9 +5,10 @@ To add a database, subclass :class:`Database`, tell how its clock is read with
 are for a database that has more than claims.
 """
 
+from .capabilities import OwnerState, Process, Server, Version
 from .clock import utc_now
 from .connections import connect_errors, driver_connection, is_integrity_error, is_of_driver
-from .database import Database, OwnerState, Process, SerialKeyLocks, Server, Version
+from .database import Database, SerialKeyLocks
 from .look_alikes import assume_locks, locks_are_assumed, look_alike
 from .named_locks import ConnectionLocks, Deadline, HeldLock, Holder, NamedLocks
 from .registry import (

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import Dialect
 from sqlalchemy.event.registry import _EventKey
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
@@ -91,6 +91,14 @@ def as_value(dialect: Dialect, quoted: str) -> str:
     """Return a quoted name as the value of a parameter, where no driver halves ``%%``."""
     doubled = "%%" in dialect.identifier_preparer.quote("%")
     return quoted.replace("%%", "%") if doubled else quoted
+
+
+def qualified(connection: Connection, table: Table) -> str:
+    """Return a table's name as the server is to see it, quoted, with its schema."""
+    quote = connection.dialect.identifier_preparer.quote
+    schema = connection.schema_for_object(table)
+    name = f"{quote(schema)}.{quote(table.name)}" if schema else quote(table.name)
+    return as_value(connection.dialect, name)
 
 
 def listen_to(
@@ -183,7 +191,11 @@ class _AtOnce:
 
 
 class _InOwnLoop:
-    """An event loop that runs only while something is called."""
+    """An event loop that runs only while something is called.
+
+    So plain threads keep a lock alive with an async driver also while the application's event loop
+    is busy with something else.
+    """
 
     def __init__(self) -> None:
         import asyncio
@@ -226,7 +238,10 @@ _open: WeakSet[LeftToParent] = WeakSet()
 
 
 def leave_to_parent_after_fork(handle: LeftToParent) -> None:
-    """Have a handle's :meth:`~LeftToParent.leave_to_parent` called in each forked child."""
+    """Have each forked child close its copy of a handle, of a lock that is its parent's.
+
+    A child that kept it open would keep its dead parent's lock alive.
+    """
     _open.add(handle)
 
 

@@ -27,7 +27,7 @@ class TableExpression(ColumnElement[Value]):
 
 
 class IntegerLiterals(UserDefinedType[Sequence[int]]):
-    """A list of integers in parentheses, as the right side of IN."""
+    """A list of integers in parentheses, written into the SQL text as the right side of IN."""
 
     cache_ok = True
 
@@ -42,7 +42,10 @@ class IntegerLiterals(UserDefinedType[Sequence[int]]):
 
 
 class OrNull(TypeDecorator[Any]):
-    """Binds None as NULL, and every other value as the given type does."""
+    """Binds None as NULL, and every other value as the given type does.
+
+    A list of keys may hold a NULL, which no key's type expects.
+    """
 
     impl = String
     cache_ok = True
@@ -65,7 +68,10 @@ def or_null(kind: TypeEngine[Any]) -> TypeEngine[Any]:
 
 
 class as_enum(Cast[Any]):  # noqa: N801 - reads as the SQL function that it is
-    """A literal word, cast to its enum where the database has enums as types of their own."""
+    """A literal word, cast to its enum where the database has enums as types of their own.
+
+    PostgreSQL takes the words of a CASE for text, and refuses them.
+    """
 
     inherit_cache = True
 

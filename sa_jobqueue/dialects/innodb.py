@@ -43,20 +43,15 @@ from sqlalchemy.types import NullType
 
 from ..errors import JobQueueError
 from .after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
+from .capabilities import OwnerState, Process, Server
 from .clock import LONG_AGO, UtcText, clock_default, utc_now
 from .connections import driver_connection, driver_errors
-from .database import (
-    Database,
-    OwnerState,
-    Process,
-    SerialKeyLocks,
-    Server,
-    plain_type,
-    sorted_by_name,
-)
+from .database import Database, SerialKeyLocks, plain_type, sorted_by_name
 from .expressions import TableExpression
 from .named_locks import ConnectionLocks, Holder, Key, digest, slug
 from .watched_connection import Limits
+
+log = logging.getLogger("sa_jobqueue.claim")
 
 FORCE_PRIMARY = "FORCE INDEX (PRIMARY)"
 
@@ -150,7 +145,10 @@ class InnoDB(Database):
         return plain.with_hint(FORCE_PRIMARY) if _are_primary(table, keys) else plain
 
     def delete_by_key(self, table: Table, keys: Sequence[Column[Any]]) -> Delete:
-        return delete_by_key(table) if _are_primary(table, keys) else delete(table)
+        if not _are_primary(table, keys):
+            return delete(table)
+        # Only the multi-table form takes a hint.
+        return delete(table).prefix_with(_FromTable(table)).with_hint(FORCE_PRIMARY)
 
     def comparable(self, expression: Any) -> Any:
         # ORDER BY sorts an ENUM by the numbers of its words, but < compares the words.
@@ -169,9 +167,9 @@ class InnoDB(Database):
     def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
         # MySQL's variable is for SELECT alone: what a write waits for has limits of its own.
         seconds = max(1, round(limit.total_seconds()))
-        waits = dict.fromkeys(("innodb_lock_wait_timeout", "lock_wait_timeout"), seconds)
+        waits = dict.fromkeys(_LOCK_TIMEOUTS, seconds)
         most = max(1, limit // self.limit_unit)  # 0 would be no limit
-        return variables_set(connection, {self.statement_limit: most, **waits})
+        return _variables_set(connection, {self.statement_limit: most, **waits})
 
     def told_backend(self, connection: Connection) -> int | None:
         # PyMySQL and mysqlclient; the connectors of MySQL and of MariaDB.
@@ -370,6 +368,13 @@ def _takes_expressions(dialect: Any) -> bool:
     return dialect.is_mariadb or not version or version >= (8, 0, 13)
 
 
+# -- isolation levels --------------------------------------------------
+
+# The isolation level of a session and that of the running transaction differ after SET TRANSACTION,
+# which changes the level of the next transaction alone. The server tells everybody the level of
+# their session. That of a transaction it tells only to users with a privilege, so a claim that
+# begins its transaction sets it, and need not ask.
+
 READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
 _CANNOT_CHANGE_NOW = 1568  # a transaction is already in progress
@@ -437,9 +442,7 @@ def _words(level: Any) -> str:
     return str(level).replace("-", " ").upper()
 
 
-def delete_by_key(table: Table) -> Delete:
-    """Return a DELETE that is bound to the primary key: only the multi-table form takes a hint."""
-    return delete(table).prefix_with(_FromTable(table)).with_hint(FORCE_PRIMARY)
+# -- statements of its own ---------------------------------------------
 
 
 class _FromTable(TableExpression[Any]):
@@ -489,12 +492,24 @@ def _may_be_missing(column: Column[Any]) -> bool:
     return bool(column.nullable or column.default or column.server_default)
 
 
+# -- time limits -------------------------------------------------------
+
+#: How long a connection waits for a row, and for the definition of a table.
+_LOCK_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
+
 #: MySQL: the time of max_execution_time is over. MariaDB: that of max_statement_time.
 TIME_IS_OVER = (3024, 1969)
 
 
+def waiting_at_most(connection: Connection, time: timedelta) -> AbstractContextManager[None]:
+    """Inside, give up on locks of rows and tables after this time, at least one second."""
+    return _variables_set(
+        connection, dict.fromkeys(_LOCK_TIMEOUTS, max(1, round(time.total_seconds())))
+    )
+
+
 @contextmanager
-def variables_set(connection: Connection, values: Mapping[str, float]) -> Iterator[None]:
+def _variables_set(connection: Connection, values: Mapping[str, float]) -> Iterator[None]:
     """Inside, variables of the server's session have these values."""
     asked = ", ".join(f"@@SESSION.{name}" for name in values)
     own = connection.exec_driver_sql(f"SELECT {asked}").one()
@@ -511,7 +526,7 @@ def _set(connection: Connection, values: Mapping[str, float]) -> None:
     connection.exec_driver_sql(f"SET {assignments}")
 
 
-log = logging.getLogger("sa_jobqueue.claim")
+# -- serial keys -------------------------------------------------------
 
 #: The name of this module's hooks on a connection.
 _HOOKS = "serial key locks"
@@ -524,7 +539,12 @@ _PREFIX, _KEY_HASHED = "sa_jobqueue:", 40
 
 
 class InnoDBSerialKeyLocks(SerialKeyLocks):
-    """``GET_LOCK`` and ``RELEASE_LOCK``."""
+    """``GET_LOCK`` and ``RELEASE_LOCK``.
+
+    InnoDB's row locks cannot do it: a key has no row of its own. GET_LOCK's lock belongs to the
+    session, so it is given back after the outermost COMMIT or ROLLBACK. GET_LOCK counts how
+    often a session takes a lock, so within a transaction each lock is taken once only.
+    """
 
     def token(self, table: Table, columns: Sequence[Any]) -> ColumnElement[Any]:
         # CONCAT is NULL where one of its parts is: such a row has no key.
@@ -657,6 +677,8 @@ def _quoted(name: str) -> str:
     return f"'{escaped}'"
 
 
+# -- named locks -------------------------------------------------------
+
 _READABLE, _HASHED = 31, 32  # and a colon: 64, the longest name that the server takes
 
 #: Seconds between two tries in the last second of a wait: MySQL's GET_LOCK waits whole seconds.
@@ -679,7 +701,12 @@ _HOLDER = text(
 
 
 class InnoDBNamedLocks(ConnectionLocks):
-    """Locks of one database, by ``GET_LOCK``."""
+    """Locks of one database, by ``GET_LOCK``.
+
+    Its names are shared by the whole server, at most 64 characters long, and ignore case. So
+    the server gets a readable part and a hash of the database's and the lock's name. GET_LOCK
+    is re-entrant within a session: so each lock has a connection of its own.
+    """
 
     limits: ClassVar[Limits] = Limits(silence=timedelta(seconds=585))
     wait: ClassVar[float] = 1.0
@@ -744,6 +771,8 @@ def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iter
     holders = connection.execute(text(f"SELECT {asked}"), bound).one()
     return (name for (name, _), holder in zip(keys, holders, strict=True) if holder is not None)
 
+
+# -- owners ------------------------------------------------------------
 
 #: The server's list of connections.
 PROCESS_LIST = "information_schema.PROCESSLIST"

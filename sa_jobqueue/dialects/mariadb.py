@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import Connection
 from sqlalchemy.engine import Dialect
 
+from .capabilities import Version
 from .connections import listen_to
-from .database import Version
 from .innodb import InnoDB
 
 if TYPE_CHECKING:  # by the doctor and migrations
@@ -42,10 +42,15 @@ class MariaDB(InnoDB):
 
     def past_snapshot(self, connection: Connection) -> Mapping[str, Any]:
         if self._has_snapshot_isolation is None:
-            self._has_snapshot_isolation = has_snapshot_isolation(connection)
-        return past_snapshot(connection) if self._has_snapshot_isolation else {}
+            asked = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
+            found = connection.exec_driver_sql(asked).first()
+            self._has_snapshot_isolation = found is not None
+        if not self._has_snapshot_isolation:
+            return {}
+        listen_to(connection, "before_cursor_execute", _without_setting, retval=True)
+        return {_OPTION: True}
 
-    #: Asked once for each server.
+    #: Asked once for each server: each series knows the setting from another version on.
     _has_snapshot_isolation: bool | None = None
 
     statement_limit: ClassVar[str] = "max_statement_time"
@@ -80,30 +85,27 @@ class MariaDB(InnoDB):
         return version or getattr(dialect, "server_version_info", None)
 
 
+# With innodb_snapshot_isolation, which is on by default since MariaDB 11.6, a REPEATABLE READ
+# transaction that has read before may not lock a row that others have changed since then:
+# error 1020, and the server has rolled the transaction back, so no statement can be tried
+# again. It protects writes that were worked out from what was read. The verbs need no such
+# protection: they name what they expect of a row, and lock it as it is now.
+#
+# So in a transaction that a verb did not begin, the statements of verbs run without the
+# setting. It holds on for the caller's own statements.
+
 #: The name of the execution option by which a statement is run without the setting.
-OPTION = "sa_jobqueue_past_snapshot"
+_OPTION = "sa_jobqueue_past_snapshot"
 
 _PREFIX = "SET STATEMENT innodb_snapshot_isolation = OFF FOR "
 
 _LOCKING = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 
 
-def past_snapshot(connection: Connection) -> Mapping[str, Any]:
-    """Return the execution options of such statements on this connection."""
-    listen_to(connection, "before_cursor_execute", _without_setting, retval=True)
-    return {OPTION: True}
-
-
-def has_snapshot_isolation(connection: Connection) -> bool:
-    """Tell whether the server knows the setting: each series has it from another version on."""
-    asked = "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"
-    return connection.exec_driver_sql(asked).first() is not None
-
-
 def _without_setting(
     connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
 ) -> tuple[str, Any]:
     options = {} if context is None else context.execution_options
-    if OPTION in options and _LOCKING.match(statement):
+    if _OPTION in options and _LOCKING.match(statement):
         statement = _PREFIX + statement
     return statement, parameters

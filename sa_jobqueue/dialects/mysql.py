@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sqlalchemy import Index
 from sqlalchemy.dialects.mysql import dialect
 
-from .database import Version
+from .capabilities import Version
 from .innodb import InnoDB, in_text
 
 if TYPE_CHECKING:  # by the doctor and migrations

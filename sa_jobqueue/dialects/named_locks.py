@@ -21,8 +21,8 @@ from typing import ClassVar
 from sqlalchemy import Connection, Engine
 
 from ..errors import LockLost, UnsupportedDatabase
+from .capabilities import Capabilities
 from .connections import call_for, connected_apart
-from .database import Database
 from .watched_connection import Limits, WatchedConnection
 
 
@@ -146,7 +146,7 @@ class ConnectionLocks(NamedLocks):
     limits: ClassVar[Limits]
     wait: ClassVar[float]
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Capabilities) -> None:
         self.database = database
 
     @abstractmethod

@@ -44,21 +44,10 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..errors import UnsupportedDatabase
 from .after_commit import fetch_all
+from .capabilities import LOCK_WAIT, OwnerState, Process, Server, Version
 from .clock import naive_utc_now, utc_now
-from .connections import as_value, driver_connection, driver_errors
-from .database import (
-    LOCK_WAIT,
-    Database,
-    OwnerState,
-    Process,
-    SerialKeyLocks,
-    Server,
-    Version,
-    plain_type,
-    sorted_by_name,
-    unless_null,
-)
-from .examination import qualified
+from .connections import as_value, driver_connection, driver_errors, qualified
+from .database import Database, SerialKeyLocks, plain_type, sorted_by_name, unless_null
 from .expressions import TableExpression
 from .named_locks import ConnectionLocks, Holder, Key, digest
 from .watched_connection import Limits
@@ -66,6 +55,29 @@ from .watched_connection import Limits
 if TYPE_CHECKING:  # by the doctor and migrations
     from .examination.postgresql import PostgreSQLExamination
     from .schema_changes.postgresql import PostgreSQLSchemaChanges
+
+log = logging.getLogger("sa_jobqueue.enqueue")
+
+# SQLSTATEs. The first: lock_timeout was over.
+LOCK_NOT_AVAILABLE = "55P03"
+
+#: statement_timeout was over, or somebody cancelled the statement.
+QUERY_CANCELED = "57014"
+
+UNDEFINED_TABLE = "42P01"
+
+#: A text is no number.
+INVALID_TEXT = "22P02"
+
+#: read_only_sql_transaction: a standby, or a primary that was demoted.
+READ_ONLY = "25006"
+
+SERIALIZATION_FAILURE = "40001"
+IN_FAILED_TRANSACTION = "25P02"
+DEADLOCK = "40P01"
+
+#: What libpq tells of a refused login, without a SQLSTATE.
+_REFUSED = re.compile(r"authentication failed|does not exist|no pg_hba.conf|no password supplied")
 
 #: Where drivers keep the number of the server process: psycopg 2 and 3, asyncpg.
 _PID_TOLD = ("info.backend_pid", "get_server_pid")
@@ -148,7 +160,7 @@ class PostgreSQL(Database):
         self.hashes_records = self.at_least(14)
 
     def refuses_commit(self, connection: Connection) -> bool:
-        told = told_failure(connection.connection.dbapi_connection)
+        told = _told_failure(connection.connection.dbapi_connection)
         if told is not None:
             return told
         try:
@@ -162,7 +174,18 @@ class PostgreSQL(Database):
         return False
 
     def driver_refuses_commit(self, driver: Any, errors: type[Exception]) -> bool:
-        return has_failed(driver, errors)
+        told = _told_failure(driver)
+        if told is not None:
+            return told
+        try:  # other drivers, such as asyncpg, do not tell; a failed transaction refuses this
+            fetch_all(driver, "SELECT 1")
+        except errors as error:
+            # Another error is that of a lost connection. asyncpg forgets its transaction then, and
+            # SQLAlchemy would take the COMMIT for done.
+            if sqlstate(error) != IN_FAILED_TRANSACTION:
+                raise
+            return True
+        return False
 
     def told_backend(self, connection: Connection) -> int | None:
         driver = driver_connection(connection)
@@ -187,10 +210,29 @@ class PostgreSQL(Database):
         connection.exec_driver_sql(f"SELECT {settings}")
 
     def told_of_rows(self, connection: Connection, table: Table, rows: int) -> None:
-        analyze_if_grown(connection, table, rows)
+        # Of a table that was never analyzed, or when it was empty, the planner guesses how many
+        # jobs are due. Where it guesses no more of them than a claim may take, it reads and sorts
+        # all jobs, instead of walking the claim index to its limit. Autovacuum would analyze the
+        # table within minutes. This reads 30,000 rows at most, in the caller's transaction, whose
+        # other statements keep their time limit.
+        known, timeout = _known(connection, table, func.current_setting(_TIMEOUT))
+        if rows <= SHARE * known:
+            return
+        connection.execute(select(func.set_config(_TIMEOUT, "0", true())))
+        connection.execute(_Analyze(table))
+        again, _ = _known(connection, table, func.set_config(_TIMEOUT, timeout, true()))
+        if again == known:
+            log.info(
+                "%d rows are new in %s, and its statistics are older: claims may be slow until "
+                "autovacuum or the table's owner has analyzed it",
+                rows,
+                table.fullname,
+            )
 
     def unanalyzed_rows(self, connection: Connection, table: Table) -> int:
-        return unanalyzed_rows(connection, table)
+        # The server counts them with a delay of up to a second.
+        found = connection.execute(_CHANGED, {"table": qualified(connection, table)}).one()
+        return int(found.changed) if found.changed > max(FEW, found.known) else 0
 
     def claim_date(self) -> ColumnElement[Any]:
         # Read once for a statement, when the first of its rows is locked. By the time at which
@@ -300,7 +342,29 @@ class PostgreSQL(Database):
         return TableNumber(table)
 
     def claim_lock(self, table: Table) -> Executable:
-        return claim_lock(table, LOCK_WAIT)
+        # It waits as long as lock_timeout says, else as long as InnoDB. PostgreSQL computes the
+        # columns from left to right, and OFFSET keeps the sub-select apart: so it sets the
+        # timeout, waits for the lock, and restores the caller's own lock_timeout.
+        name: ColumnElement[str] = literal_column("'lock_timeout'")
+        forever: ColumnElement[str] = literal_column("'0'")
+        isolation = func.current_setting(literal_column("'transaction_isolation'"))
+        settings = (
+            select(
+                func.current_setting(name).label("lock_timeout"),
+                isolation.in_(_KEEPING_SNAPSHOT).label("keeps_snapshot"),
+            )
+            .offset(literal_column("0"))
+            .subquery("sa_jobqueue_settings")
+        )
+        own, keeps_snapshot = settings.c.lock_timeout, settings.c.keeps_snapshot
+        ours: ColumnElement[str] = literal_column(f"'{LOCK_WAIT // timedelta(milliseconds=1)}'")
+        lock = func.pg_advisory_xact_lock(literal_column(str(SPACE)), TableNumber(table))
+        return select(
+            keeps_snapshot,
+            func.set_config(name, case((own == forever, ours), else_=own), true()),
+            case((not_(keeps_snapshot), lock)),
+            func.set_config(name, own, true()),
+        )
 
     def lock_wait(self, connection: Connection) -> timedelta:
         milliseconds = connection.exec_driver_sql(_LOCK_TIMEOUT).scalar_one()
@@ -360,7 +424,12 @@ class PostgreSQL(Database):
 
     @classmethod
     def is_refused_login(cls, error: BaseException) -> bool:
-        return login_is_refused(error)
+        state = sqlstate(error)
+        if state is not None:
+            return state[:2] in {"28", "3D"}
+        return _REFUSED.search(str(error)) is not None and "DatabaseError" in {
+            base.__name__ for base in type(error).__mro__
+        }
 
     # -- parts ----------------------------------------------------------
 
@@ -397,39 +466,6 @@ def _naive_utc_now(element: naive_utc_now, compiler: Any, **kw: Any) -> str:
     return f"({_utc_now(element, compiler, **kw)} AT TIME ZONE 'UTC')"
 
 
-#: lock_timeout was over.
-LOCK_NOT_AVAILABLE = "55P03"
-
-#: statement_timeout was over, or somebody cancelled the statement.
-QUERY_CANCELED = "57014"
-
-UNDEFINED_TABLE = "42P01"
-
-#: A text is no number.
-INVALID_TEXT = "22P02"
-
-#: read_only_sql_transaction: a standby, or a primary that was demoted.
-READ_ONLY = "25006"
-
-SERIALIZATION_FAILURE = "40001"
-IN_FAILED_TRANSACTION = "25P02"
-DEADLOCK = "40P01"
-
-
-#: What libpq tells of a refused login, without a SQLSTATE.
-_REFUSED = re.compile(r"authentication failed|does not exist|no pg_hba.conf|no password supplied")
-
-
-def login_is_refused(error: BaseException) -> bool:
-    """Tell whether a server answers, and refuses this user or this database."""
-    state = sqlstate(error)
-    if state is not None:
-        return state[:2] in {"28", "3D"}
-    return _REFUSED.search(str(error)) is not None and "DatabaseError" in {
-        base.__name__ for base in type(error).__mro__
-    }
-
-
 def sqlstate(error: BaseException | None) -> str | None:
     """Return the five characters of a driver's error; None: it has none."""
     # psycopg 3 and asyncpg; psycopg 2; pg8000.
@@ -445,30 +481,13 @@ def sqlstate(error: BaseException | None) -> str | None:
 _IN_ERROR = 3
 
 
-def told_failure(driver: Any) -> bool | None:
+def _told_failure(driver: Any) -> bool | None:
     """Tell whether a statement of the transaction has failed; None: the driver does not tell."""
     status = getattr(getattr(driver, "info", None), "transaction_status", None)
     return None if status is None else bool(status == _IN_ERROR)
 
 
-def has_failed(driver: Any, errors: type[Exception]) -> bool:
-    """Tell whether the server will answer a COMMIT with ROLLBACK, and no error.
-
-    Raises:
-        Exception: the driver's error of a connection that is lost. asyncpg forgets its
-            transaction then, and SQLAlchemy would take the COMMIT for done.
-    """
-    told = told_failure(driver)
-    if told is not None:
-        return told
-    try:  # other drivers, such as asyncpg, do not tell; a failed transaction refuses this
-        fetch_all(driver, "SELECT 1")
-    except errors as error:
-        if sqlstate(error) != IN_FAILED_TRANSACTION:
-            raise
-        return True
-    return False
-
+# -- strict order ------------------------------------------------------
 
 #: The first number of the lock; the second is the table's oid. Locks of rows have a table's
 #: oid as their first number, and no user's table has an oid below 16,384.
@@ -478,35 +497,6 @@ _KEEPING_SNAPSHOT: list[ColumnElement[str]] = [
     literal_column("'repeatable read'"),
     literal_column("'serializable'"),
 ]
-
-
-def claim_lock(table: Table, limit: timedelta) -> Executable:
-    """Return a SELECT that waits for the lock, as long as lock_timeout says, else the limit.
-
-    PostgreSQL computes the columns from left to right, and OFFSET keeps the sub-select
-    apart: so it sets the timeout, waits for the lock, and restores the caller's own
-    lock_timeout.
-    """
-    name: ColumnElement[str] = literal_column("'lock_timeout'")
-    forever: ColumnElement[str] = literal_column("'0'")
-    isolation = func.current_setting(literal_column("'transaction_isolation'"))
-    settings = (
-        select(
-            func.current_setting(name).label("lock_timeout"),
-            isolation.in_(_KEEPING_SNAPSHOT).label("keeps_snapshot"),
-        )
-        .offset(literal_column("0"))
-        .subquery("sa_jobqueue_settings")
-    )
-    own, keeps_snapshot = settings.c.lock_timeout, settings.c.keeps_snapshot
-    ours: ColumnElement[str] = literal_column(f"'{limit // timedelta(milliseconds=1)}'")
-    lock = func.pg_advisory_xact_lock(literal_column(str(SPACE)), TableNumber(table))
-    return select(
-        keeps_snapshot,
-        func.set_config(name, case((own == forever, ours), else_=own), true()),
-        case((not_(keeps_snapshot), lock)),
-        func.set_config(name, own, true()),
-    )
 
 
 class TableNumber(TableExpression[int]):
@@ -524,6 +514,9 @@ def _table_number(element: TableNumber, compiler: Any, **kw: Any) -> str:
     name = as_value(compiler.dialect, quoted)  # rendering doubles each % of a literal again
     text = compiler.render_literal_value(name, String())
     return f"CAST(CAST(CAST({text} AS regclass) AS oid) AS integer)"
+
+
+# -- serial keys -------------------------------------------------------
 
 
 class IntegerArray(TypeDecorator[Sequence[int]]):
@@ -544,7 +537,12 @@ class IntegerArray(TypeDecorator[Sequence[int]]):
 
 
 class PostgreSQLSerialKeyLocks(SerialKeyLocks):
-    """``pg_try_advisory_xact_lock``."""
+    """Advisory locks of the transaction: ``pg_try_advisory_xact_lock``.
+
+    The end of the transaction frees the lock, and so does ROLLBACK TO a savepoint from before.
+    The lock's number has 64 bits: it equals that of a named lock only by a chance of 1 in 2^64,
+    and never that of a row, which has two numbers of 32 bits.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -592,6 +590,8 @@ def _take() -> Select[Any]:
 _TAKE = _take()
 
 
+# -- named locks -------------------------------------------------------
+
 # Only the settings that this server's version has.
 _SET = text(
     "SELECT set_config(name, CASE name WHEN 'idle_session_timeout' THEN :silence ELSE '0' END,"
@@ -625,7 +625,7 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1
 
 
 class PostgreSQLNamedLocks(ConnectionLocks):
-    """Locks of one database, by ``pg_advisory_lock``."""
+    """Locks of one database: advisory locks of a session, by a 64-bit hash of the name."""
 
     # TCP keepalives tell the server within two minutes that a host is gone. So the silence is as
     # long as MySQL's: a process that keeps the GIL for minutes is alive. It ends the lock of a
@@ -671,6 +671,9 @@ class PostgreSQLNamedLocks(ConnectionLocks):
         return {keys[key] for key in connection.execute(_HELD, {"keys": list(keys)}).scalars()}
 
 
+# -- owners ------------------------------------------------------------
+
+
 def _microseconds(time: str) -> str:
     return f"CAST(round(extract(epoch FROM {time}) * 1000000) AS bigint)"
 
@@ -712,7 +715,7 @@ def _state(process: Process, started: dict[int, int | None], server_started: int
     return OwnerState.ALIVE if seen == process.started else OwnerState.DEAD
 
 
-log = logging.getLogger("sa_jobqueue.enqueue")
+# -- statistics --------------------------------------------------------
 
 #: New rows are told of if they are more than this share of those that the planner knows of.
 SHARE = 0.1
@@ -743,35 +746,6 @@ class _Analyze(ExecutableDDLElement):
 def _analyze(element: _Analyze, compiler: Any, **kw: Any) -> str:
     # Somebody else who analyzes the table, such as autovacuum, holds its lock.
     return f"ANALYZE (SKIP_LOCKED) {compiler.preparer.format_table(element.table)}"
-
-
-def analyze_if_grown(connection: Connection, table: Table, rows: int) -> None:
-    """Analyze a table, in the caller's transaction, if so many new rows are much for it.
-
-    It reads 30,000 rows at most. The transaction's other statements keep their time limit.
-    """
-    known, timeout = _known(connection, table, func.current_setting(_TIMEOUT))
-    if rows <= SHARE * known:
-        return
-    connection.execute(select(func.set_config(_TIMEOUT, "0", true())))
-    connection.execute(_Analyze(table))
-    again, _ = _known(connection, table, func.set_config(_TIMEOUT, timeout, true()))
-    if again == known:
-        log.info(
-            "%d rows are new in %s, and its statistics are older: claims may be slow until "
-            "autovacuum or the table's owner has analyzed it",
-            rows,
-            table.fullname,
-        )
-
-
-def unanalyzed_rows(connection: Connection, table: Table) -> int:
-    """Return how many rows have changed since a table was analyzed, if more than it had then.
-
-    The server counts them with a delay of up to a second.
-    """
-    found = connection.execute(_CHANGED, {"table": qualified(connection, table)}).one()
-    return int(found.changed) if found.changed > max(FEW, found.known) else 0
 
 
 def _known(connection: Connection, table: Table, setting: Any) -> tuple[float, str]:

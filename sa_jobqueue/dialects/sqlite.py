@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
 from random import SystemRandom
@@ -19,7 +19,6 @@ from sqlalchemy import (
     DateTime,
     Insert,
     Integer,
-    Select,
     String,
     Table,
     bindparam,
@@ -33,9 +32,10 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
+from .capabilities import Server, Version
 from .clock import utc_now
 from .connections import driver_connection
-from .database import Database, SerialKeyLocks, Server, Version, sorted_by_name, unless_null
+from .database import Database, SerialKeyLocks, sorted_by_name, unless_null
 from .sqlite_lock_files import SQLiteNamedLocks, file_of, memory_path
 
 if TYPE_CHECKING:  # by the doctor and migrations
@@ -46,10 +46,13 @@ if TYPE_CHECKING:  # by the doctor and migrations
 _ERROR, _BUSY, _LOCKED = 1, 5, 6
 _NO_MEMORY, _READ_ONLY, _INTERRUPTED, _IO_ERROR, _FULL, _CANNOT_OPEN = 7, 8, 9, 10, 13, 14
 
+#: After how many of its virtual machine's instructions SQLite asks whether to go on.
+_INSTRUCTIONS = 10_000
 
-def _code(error: BaseException) -> int | None:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code & 0xFF if isinstance(code, int) else None
+#: The format of a time that SQLAlchemy stores, without the last three of its six digits.
+_MILLISECONDS: ColumnElement[str] = literal_column("'%Y-%m-%d %H:%M:%f'")
+
+_SHIFT: ColumnElement[str] = literal_column("'%+.6f seconds'")
 
 
 class SQLite(Database):
@@ -92,12 +95,17 @@ class SQLite(Database):
             return False
 
     def claim_date(self) -> ColumnElement[Any]:
-        return claim_date()
+        digits = bindparam("sa_jobqueue_digits", callable_=_digits, type_=String)
+        return _ClaimDate(digits)
 
     def key_is_in(self, key: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
         # Since SQLite 3.38, JSON is no option of a build any more.
         if isinstance(key.type, Integer) and self.at_least(3, 38):
-            return key.in_(integers_in(parameter))
+            # The text is the same for all lists, so the driver keeps the statement prepared. With
+            # the integers in the text, SQLite parsed every finish anew.
+            given: ColumnElement[Any] = bindparam(parameter, type_=_IntegerList())
+            listed = func.json_each(given).table_valued("value", name="sa_jobqueue_listed")
+            return key.in_(select(listed.c.value))
         return super().key_is_in(key, parameter)
 
     def insert_new(self, target: Any) -> Insert:
@@ -118,8 +126,17 @@ class SQLite(Database):
         numbers = [number for status in found for number in (status.st_dev, status.st_ino)]
         return Server.identified_by(self.title, socket.gethostname(), file, *numbers)
 
-    def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
-        return interrupted_after(driver_connection(connection), limit)
+    @contextmanager
+    def time_limit(self, connection: Connection, limit: timedelta) -> Iterator[None]:
+        # The time counts from here for all statements. A progress handler of the application's own
+        # is gone afterwards: SQLite does not tell it.
+        driver = driver_connection(connection)
+        deadline = time.monotonic() + limit.total_seconds()
+        driver.set_progress_handler(lambda: time.monotonic() > deadline, _INSTRUCTIONS)
+        try:
+            yield
+        finally:
+            driver.set_progress_handler(None, 0)
 
     @classmethod
     def is_missing_table(cls, error: BaseException) -> bool:
@@ -169,9 +186,6 @@ class SQLite(Database):
         return SQLiteSchemaChanges(self)
 
 
-_SHIFT: ColumnElement[str] = literal_column("'%+.6f seconds'")
-
-
 @compiles(utc_now, "sqlite")
 def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
     # SQLite's clock counts milliseconds; three zeros make six digits, so that the text
@@ -180,7 +194,12 @@ def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
     if element.clauses.clauses:
         microseconds = compiler.process(element.clauses, **kw)
         shift = f", printf({compiler.process(_SHIFT)}, {microseconds} / 1000000.0)"
-    return f"(strftime({compiler.process(MILLISECONDS)}, 'now'{shift}) || '000')"
+    return f"(strftime({compiler.process(_MILLISECONDS)}, 'now'{shift}) || '000')"
+
+
+def _code(error: BaseException) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else None
 
 
 def _in_transaction(driver: Any) -> bool:
@@ -212,8 +231,26 @@ def _quoted(column: Any) -> ColumnElement[str]:
     return func.quote(func.lower(column) if nocase else column, type_=String)
 
 
-#: The format of a time that SQLAlchemy stores, without the last three of its six digits.
-MILLISECONDS: ColumnElement[str] = literal_column("'%Y-%m-%d %H:%M:%f'")
+class _ClaimDate(FunctionElement[datetime]):
+    """The time of a claim: SQLite's clock, with three digits behind its milliseconds.
+
+    The clock of SQLite counts milliseconds, and threads that share an owner's name make several
+    claims in one. Had two of them the same time, the fence of a claim that was rolled back would
+    fit the claim that came after it. So the digits count the claims of a process. They repeat
+    after a thousand claims, which take longer than a millisecond. Each process begins with
+    another number.
+    """
+
+    name = "claim_date"
+    inherit_cache = True
+    type: Any = DateTime(timezone=True)
+
+
+@compiles(_ClaimDate, "sqlite")
+def _milliseconds_and_digits(element: _ClaimDate, compiler: Any, **kw: Any) -> str:
+    digits = compiler.process(element.clauses, **kw)
+    return f"(strftime({compiler.process(_MILLISECONDS)}, 'now') || {digits})"
+
 
 _NUMBERS = 1_000
 
@@ -234,25 +271,7 @@ def _digits() -> str:
     return f"{next(_numbers) % _NUMBERS:03d}"
 
 
-class _ClaimDate(FunctionElement[datetime]):
-    name = "claim_date"
-    inherit_cache = True
-    type: Any = DateTime(timezone=True)
-
-
-def claim_date() -> ColumnElement[Any]:
-    """Return the time of a claim, with other digits for each execution."""
-    digits = bindparam("sa_jobqueue_digits", callable_=_digits, type_=String)
-    return _ClaimDate(digits)
-
-
-@compiles(_ClaimDate, "sqlite")
-def _milliseconds_and_digits(element: _ClaimDate, compiler: Any, **kw: Any) -> str:
-    digits = compiler.process(element.clauses, **kw)
-    return f"(strftime({compiler.process(MILLISECONDS)}, 'now') || {digits})"
-
-
-class IntegerList(TypeDecorator[Sequence[int]]):
+class _IntegerList(TypeDecorator[Sequence[int]]):
     """A list of integers, None as null, written as JSON."""
 
     impl = String
@@ -262,32 +281,3 @@ class IntegerList(TypeDecorator[Sequence[int]]):
         """Write the text, and refuse anything but integers."""
         words = ("null" if number is None else str(int(number)) for number in value or ())
         return f"[{','.join(words)}]"
-
-
-def integers_in(parameter: str) -> Select[Any]:
-    """Select the integers of a parameter.
-
-    The text of the statement is the same for all lists, so the driver keeps it prepared. With the
-    integers in the text, SQLite parsed every finish anew.
-    """
-    given: ColumnElement[Any] = bindparam(parameter, type_=IntegerList())
-    listed = func.json_each(given).table_valued("value", name="sa_jobqueue_listed")
-    return select(listed.c.value)
-
-
-#: After how many of its virtual machine's instructions SQLite asks whether to go on.
-INSTRUCTIONS = 10_000
-
-
-@contextmanager
-def interrupted_after(driver: Any, limit: timedelta) -> Iterator[None]:
-    """Inside, interrupt what runs when the time is over; it counts from here for all statements.
-
-    A progress handler of the application's own is gone afterwards: SQLite does not tell it.
-    """
-    deadline = time.monotonic() + limit.total_seconds()
-    driver.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
-    try:
-        yield
-    finally:
-        driver.set_progress_handler(None, 0)

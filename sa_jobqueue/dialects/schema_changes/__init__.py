@@ -16,7 +16,7 @@ from sqlalchemy import Column, Connection, Index, Table
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateIndex, DropIndex, ExecutableDDLElement
 
-from ..database import Database
+from ..capabilities import Capabilities
 
 
 class SchemaChanges:
@@ -50,7 +50,7 @@ class SchemaChanges:
     ends: ClassVar[tuple[str, ...]] = ("COMMIT",)
     fails: ClassVar[tuple[str, ...]] = ("ROLLBACK",)
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Capabilities) -> None:
         self.database = database
 
     def instant(self, *, drop: bool = False) -> str:
@@ -113,7 +113,7 @@ class SchemaChanges:
         """Inside, interrupt a statement that waits for a table's lock.
 
         For databases whose shortest setting is too long. The statement's error is the
-        same as that of the setting: see :meth:`Database.is_lock_timeout`.
+        same as that of the setting: see :meth:`Capabilities.is_lock_timeout`.
         """
         return nullcontext()
 

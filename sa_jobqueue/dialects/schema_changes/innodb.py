@@ -2,7 +2,7 @@
 
 ``lock_wait_timeout`` counts whole seconds, and everybody who comes later waits behind a
 statement that waits for a table's lock: with one second, the shortest, inserts were seen to
-take 1.0004. So :func:`limited_table_wait` has a second connection look at the first, and
+take 1.0004. So ``limited_table_wait()`` has a second connection look at the first, and
 interrupt its statement (``KILL QUERY``, which every user may do to connections of their own)
 while the server says that it waits for that lock. Nothing else is interrupted, however long
 it takes, such as an index that is being built.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -22,12 +22,27 @@ from sqlalchemy import Connection, Engine, Index, Table, inspect, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.schema import ExecutableDDLElement
 
+from ..capabilities import Version
 from ..connections import call_for, dedicated_connection, driver_errors
-from ..database import Version
-from ..innodb import PROCESS_LIST
+from ..innodb import PROCESS_LIST, waiting_at_most
 from . import DropIndexByAlter, LockTable, SchemaChanges
 
+log = logging.getLogger("sa_jobqueue.migration")
+
 _ONLINE = ", ALGORITHM=INPLACE, LOCK=NONE"
+
+#: How long a statement may wait for the lock of a table's definition.
+_INTERRUPT_AFTER = timedelta(milliseconds=400)
+
+_LOOK_EVERY = timedelta(milliseconds=50)
+
+_INTERRUPTED = 1317
+_WAITED_TOO_LONG = 1205
+
+_IS_WAITING = (
+    f"SELECT COUNT(*) FROM {PROCESS_LIST} WHERE id = :number AND db = DATABASE() "
+    "AND state = 'Waiting for table metadata lock'"
+)
 
 
 class InnoDBSchemaChanges(SchemaChanges):
@@ -84,8 +99,22 @@ class InnoDBSchemaChanges(SchemaChanges):
     def limited_table_wait(self, connection: Connection) -> Iterator[None]:
         number = self.database.backend(connection)
         assert number is not None
-        with limited_table_wait(connection, number):
+        watch = _Watch(connection.engine, number)
+        watch.start()
+        try:
             yield
+        except Exception as error:  # a handle_error listener may raise what it likes
+            codes = [cause.args[:1] for cause in driver_errors(error)]
+            if watch.interrupted and (_INTERRUPTED,) in codes:
+                # The same error as that of the server's own limit.
+                ended = TimeoutError(
+                    _WAITED_TOO_LONG, "the wait for the table's lock took too long"
+                )
+                statement = getattr(error, "statement", None)
+                raise OperationalError(statement, getattr(error, "params", None), ended) from error
+            raise
+        finally:
+            watch.stop()
 
 
 class MySQLSchemaChanges(InnoDBSchemaChanges):
@@ -125,69 +154,6 @@ def _for_references(index: Index, connection: Connection | None) -> dict[str, li
             needed[str(reference["name"])] = own
             others.append(own)
     return needed
-
-
-log = logging.getLogger("sa_jobqueue.migration")
-
-#: How long a statement may wait for the lock of a table's definition.
-_INTERRUPT_AFTER = timedelta(milliseconds=400)
-
-_LOOK_EVERY = timedelta(milliseconds=50)
-
-_INTERRUPTED = 1317
-_WAITED_TOO_LONG = 1205
-
-_IS_WAITING = (
-    f"SELECT COUNT(*) FROM {PROCESS_LIST} WHERE id = :number AND db = DATABASE() "
-    "AND state = 'Waiting for table metadata lock'"
-)
-
-#: How long a connection waits for a row, and for the definition of a table.
-_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
-
-
-@contextmanager
-def waiting_at_most(connection: Connection, time: timedelta) -> Iterator[None]:
-    """Inside, give up on locks of rows and tables after this time, at least one second."""
-    asked = ", ".join(f"@@{name}" for name in _TIMEOUTS)
-    own = connection.exec_driver_sql(f"SELECT {asked}").one()
-    seconds = max(1, round(time.total_seconds()))
-    _set_timeouts(connection, [seconds] * len(_TIMEOUTS))
-    try:
-        yield
-    finally:
-        _set_timeouts(connection, own)
-
-
-def _set_timeouts(connection: Connection, seconds: Sequence[int]) -> None:
-    values = (f"{name} = {value:d}" for name, value in zip(_TIMEOUTS, seconds, strict=True))
-    connection.exec_driver_sql(f"SET {', '.join(values)}")
-
-
-@contextmanager
-def limited_table_wait(connection: Connection, number: int) -> Iterator[None]:
-    """Inside, interrupt a statement of a connection that waits for a table's lock.
-
-    Args:
-        number: the connection's number in the server's list.
-
-    Raises:
-        OperationalError: a statement was interrupted; the same error as that of the server's
-            own limit.
-    """
-    watch = _Watch(connection.engine, number)
-    watch.start()
-    try:
-        yield
-    except Exception as error:  # a handle_error listener may raise what it likes
-        codes = [cause.args[:1] for cause in driver_errors(error)]
-        if watch.interrupted and (_INTERRUPTED,) in codes:
-            ended = TimeoutError(_WAITED_TOO_LONG, "the wait for the table's lock took too long")
-            statement = getattr(error, "statement", None)
-            raise OperationalError(statement, getattr(error, "params", None), ended) from error
-        raise
-    finally:
-        watch.stop()
 
 
 class _Watch(threading.Thread):
