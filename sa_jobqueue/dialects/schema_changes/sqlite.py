@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Column, Connection, Table, text
 
 from ..connections import driver_connection
-from ..schema_changes import SchemaChanges
+from . import SchemaChanges
 
 
 class SQLiteSchemaChanges(SchemaChanges):

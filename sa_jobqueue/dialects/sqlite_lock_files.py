@@ -23,10 +23,9 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Pool, StaticPool
 
-from ...errors import UnsupportedDatabase
-from ..forks import leave_to_parent_after_fork
-from ..named_locks import Deadline, HeldLock, Holder, NamedLocks, digest, lock_lost, slug
-from ..own_loop import call_for
+from ..errors import UnsupportedDatabase
+from .connections import call_for, leave_to_parent_after_fork
+from .named_locks import Deadline, HeldLock, Holder, NamedLocks, digest, lock_lost, slug
 
 fcntl: ModuleType | None
 try:

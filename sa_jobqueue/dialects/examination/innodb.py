@@ -12,18 +12,9 @@ from sqlalchemy import Column, Connection, Executable, Select, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from ...errors import UnsupportedDatabase
-from ..examination import (
-    Examination,
-    Finding,
-    IndexColumn,
-    Plan,
-    ServerIndex,
-    Snapshot,
-    qualified,
-)
-from .isolation import DENIED
-from .lock_wait_limit import waiting_at_most
-from .owner_liveness import sees_everybody
+from ..connections import qualified
+from ..innodb import DENIED, sees_everybody, waiting_at_most
+from . import Examination, Finding, IndexColumn, Plan, ServerIndex, Snapshot
 
 # The oldest transaction of others, in the server's own time zone. An XA transaction that was
 # prepared has no connection any more.

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Index
 from sqlalchemy.dialects.mysql import dialect
 
-from ..capabilities import Version
-from .database import InnoDB, in_text
-from .examination import MySQLExamination
-from .schema_changes import MySQLSchemaChanges
+from .capabilities import Version
+from .innodb import InnoDB, in_text
+
+if TYPE_CHECKING:  # by the doctor and migrations
+    from .examination.innodb import MySQLExamination
+    from .schema_changes.innodb import MySQLSchemaChanges
+
+#: The SELECT of the open transaction's level: at once and exactly. It is on by default since 8.0.
+_LEVEL = """
+SELECT isolation_level FROM performance_schema.events_transactions_current
+WHERE state = 'ACTIVE' AND thread_id = (
+  SELECT thread_id FROM performance_schema.threads WHERE processlist_id = CONNECTION_ID()
+)
+"""
 
 
 class MySQL(InnoDB):
@@ -27,14 +37,19 @@ class MySQL(InnoDB):
 
     statement_limit: ClassVar[str] = "max_execution_time"
     limit_unit: ClassVar[timedelta] = timedelta(milliseconds=1)
+    level_question: ClassVar[str] = _LEVEL
     global_variables: ClassVar[str] = "performance_schema.global_variables"
     global_status: ClassVar[str] = "performance_schema.global_status"
     identified_by: ClassVar[tuple[str, ...]] = ("server_uuid", "aurora_server_id")
 
     def examination(self) -> MySQLExamination:
+        from .examination.innodb import MySQLExamination
+
         return MySQLExamination(self)
 
     def schema_changes(self) -> MySQLSchemaChanges:
+        from .schema_changes.innodb import MySQLSchemaChanges
+
         return MySQLSchemaChanges(self)
 
     def index_hint(self, index: Index) -> str | None:

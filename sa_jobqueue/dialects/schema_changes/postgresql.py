@@ -11,7 +11,7 @@ from typing import ClassVar
 from sqlalchemy import Connection, Table, text
 
 from ..connections import as_value
-from ..schema_changes import SchemaChanges
+from . import SchemaChanges
 
 log = logging.getLogger("sa_jobqueue.migration")
 

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Executable, Index, Table, event
 
-from .capabilities import Capabilities
-from .connections import as_value
+from ..capabilities import Capabilities
 
 
 class Severity(StrEnum):
@@ -275,14 +274,6 @@ def _explaining(connection: Connection, words: str) -> Iterator[None]:
         yield
     finally:
         event.remove(engine, "before_cursor_execute", explain)
-
-
-def qualified(connection: Connection, table: Table) -> str:
-    """Return a table's name as the server is to see it, quoted, with its schema."""
-    quote = connection.dialect.identifier_preparer.quote
-    schema = connection.schema_for_object(table)
-    name = f"{quote(schema)}.{quote(table.name)}" if schema else quote(table.name)
-    return as_value(connection.dialect, name)
 
 
 _CAST = re.compile(

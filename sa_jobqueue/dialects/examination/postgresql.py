@@ -11,16 +11,8 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Executable, Index, Table, text
 
-from ..connections import driver_connection
-from ..examination import (
-    Examination,
-    Finding,
-    IndexColumn,
-    Plan,
-    ServerIndex,
-    Snapshot,
-    qualified,
-)
+from ..connections import driver_connection, qualified
+from . import Examination, Finding, IndexColumn, Plan, ServerIndex, Snapshot
 
 #: The planner's settings for what it does on a small table instead of walking an index.
 _INSTEAD = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_incremental_sort")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Index, Table
 
-from ..examination import Examination, IndexColumn, Plan, ServerIndex
+from . import Examination, IndexColumn, Plan, ServerIndex
 
 _USED = re.compile(r"USING (?:COVERING )?INDEX (.+?)(?= \(|$)", re.MULTILINE)
 _WHERE = re.compile(r"\)\s*WHERE\b(.*)$", re.IGNORECASE | re.DOTALL)
