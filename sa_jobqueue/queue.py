@@ -292,7 +292,7 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: the arguments make no schedule, or cronsim is not installed.
         """
-        from .schedules.registry import declare_every
+        from .schedules.declared import declare_every
 
         declare_every(
             self,

@@ -12,7 +12,7 @@ from sqlalchemy import Column, ColumnElement, String, and_, literal, select, tru
 from sqlalchemy.schema import CreateTable, DropTable
 
 from ..dialects.clock import LONG_AGO
-from ..dialects.ddl import AddColumns, DropColumns, SetDefault
+from ..dialects.schema_changes import AddColumns, DropColumns, SetDefault
 from ..errors import ArgumentError
 from ..model.columns import round_table, same_kind
 from ..model.mapping import QueueMapping

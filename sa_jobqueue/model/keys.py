@@ -19,7 +19,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
 from ..dialects import Database
-from ..dialects.or_null import or_null
+from ..dialects.expressions import or_null
 from ..errors import ArgumentError, UnsupportedDatabase
 from .mapping import QueueMapping, mapping_of
 from .status import UNCLAIMED

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, String, literal_column, select, type_coerc
 from sqlalchemy import Enum as EnumType
 from sqlalchemy.types import TypeEngine
 
-from ..dialects.native_enum import as_enum
+from ..dialects.expressions import as_enum
 from ..errors import ArgumentError
 
 #: The length of our own status column, unless a word of the queue is longer.

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from ..dialects import connect_errors, database_of, is_missing_table, is_read_only, is_transient
-from ..dialects.driver_errors import driver_errors
+from ..dialects.connections import driver_errors
 from ..errors import MissingTable
 from .writer import note_own_transaction
 

@@ -33,7 +33,7 @@ from sqlalchemy import column as sa_column
 from sqlalchemy.sql import ColumnElement
 
 from ..dialects import Database
-from ..dialects.serial_key_locks import plain_type
+from ..dialects.database import plain_type
 from ..errors import UnsupportedDatabase
 from ..fence.token import Identity
 from ..model.keys import key_values, keys_of

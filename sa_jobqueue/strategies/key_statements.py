@@ -35,7 +35,7 @@ from sqlalchemy.orm import aliased
 from sqlalchemy.sql import operators
 
 from ..dialects import is_missing_index
-from ..dialects.serial_key_locks import SerialKeyLocks
+from ..dialects.database import SerialKeyLocks
 from ..model.indexes import key_index
 from ..model.keys import columns_are_in
 from ..model.status import status_is

@@ -28,7 +28,7 @@ from typing import Any
 from sqlalchemy import Executable
 
 from ..dialects import Database
-from ..dialects.serial_key_locks import SerialKeyLocks
+from ..dialects.database import SerialKeyLocks
 from ..errors import UnsupportedDatabase
 from ..model.keys import key_batches, key_values
 from ..sessions.writer import Writer

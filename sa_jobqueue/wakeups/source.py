@@ -14,8 +14,7 @@ from sqlalchemy import Connection, Engine, func, literal_column, select
 
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
-from ..dialects.connections import connected_apart
-from ..dialects.own_loop import Calls, calls_for
+from ..dialects.connections import Calls, calls_for, connected_apart
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
