@@ -16,8 +16,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from ...control import pause, resume
-from ...control.tables import tables_for
+from ...control import pause, resume, tables_for
 from ...counts import Listed, count_failed, list_jobs
 from ...counts.schema import has_table
 from ...dialects.clock import as_utc
