@@ -287,7 +287,7 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
         # On a database with one writer, wait for the write lock before the read: a transactional
         # handler holds the lock until its job is done.
         writer.lock_writes(mapping.table)
-        asked = None
+        asked: Any = None
         # A write may wait for another request for this job, and the job may end meanwhile.
         while (claimed := writer.core(claimed_now).first()) != asked:
             asked = claimed
