@@ -54,6 +54,8 @@ from .sessions.show import show_expired
 from .sessions.transactions import run_with_retries
 from .sessions.writer import AnySession, Writer, writing
 
+__all__ = ["RoundProgress", "round_progress", "start_round"]
+
 log = logging.getLogger("sa_jobqueue.rounds")
 
 #: How many rows one UPDATE, and with an Engine one transaction, puts into a round.
