@@ -47,13 +47,12 @@ from .dialects.clock import as_utc, utc_now
 from .errors import ArgumentError, NotClaimed
 from .fence.claim import fence_of, jobs_with_keys
 from .fence.token import Fence
-from .model.beside import CONTROL, beside
 from .model.columns import OWNER_LENGTH, timestamp_type
+from .model.keys import CONTROL, beside, mapping_of_queue, queue_name
 from .model.mapping import QueueMapping, any_mapping_of
-from .model.queue_name import mapping_of_queue, queue_name
 from .model.status import status_is
 from .owners.alive import OwnerState, owner_states
-from .sessions.missing_tables import missing_tables_named
+from .sessions.transactions import missing_tables_named
 from .sessions.writer import AnyConnection, AnySession, session_of, writing
 
 __all__ = [

@@ -41,12 +41,11 @@ from sqlalchemy.orm import Session
 from .dialects import is_integrity_error
 from .dialects.clock import utc_now
 from .errors import ArgumentError
-from .events.claimable import note_claimable
 from .events.event import Event
-from .events.notes import note, tell
+from .events.notes import note, note_claimable, tell
+from .model.columns import round_table
 from .model.keys import by_key, key_batches, key_is_in, key_values, row_like
 from .model.mapping import QueueMapping, any_mapping_of
-from .model.round_table import round_table
 from .model.status import CLAIMED, UNCLAIMED, status_is
 from .model.transitions import FINISHED, left_by, put_in_round, words_of
 from .owners.named_lock import named_lock

@@ -20,7 +20,7 @@ from ..counts import stats as stats_
 from ..errors import ArgumentError
 from ..owners import alive, owner
 from ..queue import JobQueue
-from ..strategies.advisory_session import prepare_connection
+from ..strategies.advisory_locks import prepare_connection
 from ..verbs import claim as claim_
 from ..verbs import enqueue as enqueue_
 from ..verbs import finish, manage

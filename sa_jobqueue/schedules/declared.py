@@ -20,9 +20,9 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..model.last_error import first_line
+from ..model.columns import first_line
+from ..model.keys import mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..sessions.writer import AnySession, Writer, writing
 from .table import CRON_LENGTH, NAME_LENGTH, QUEUE_LENGTH, ZONE_LENGTH, Schedule
 from .ticks import Cron, Missed

@@ -20,10 +20,10 @@ from sqlalchemy.orm import Session
 from ..dialects import database_of, is_transient
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..model.last_error import error_text, first_line, in_ascii
+from ..model.columns import error_text, first_line, in_ascii
+from ..model.keys import mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import mapping_of
-from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
-from ..process.name import process_name
+from ..process import process_name
 from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
 from ..verbs.claim import claim

@@ -12,11 +12,10 @@ from sqlalchemy import Connection, MetaData, func, select
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..model.beside import SCHEDULES, beside
+from ..model.keys import SCHEDULES, beside, mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import mapping_of
-from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..model.status import UNCLAIMED, status_is
-from ..sessions.missing_tables import missing_tables_named
+from ..sessions.transactions import missing_tables_named
 from ..sessions.writer import AnyConnection, AnySession, session_of
 from ..verbs.manage import cancel, retry
 from .declared import Declared, declaration, declare

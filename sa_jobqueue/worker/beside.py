@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ..model.beside import CONTROL, SCHEDULES, beside
+from ..model.keys import CONTROL, SCHEDULES, beside
 from .chore import Chore
 from .hands import Hands
 from .lanes import Lane

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from ..errors import ArgumentError, InvalidTransition
-from ..fence.change import Change
 from ..fence.claim import jobs_by_token
+from ..fence.token import Change
 from ..fence.write import write
 from ..model.mapping import QueueMapping
 from ..model.status import DONE

@@ -12,11 +12,9 @@ from sqlalchemy import ColumnElement, inspect, select
 from sqlalchemy.orm import InstanceState
 
 from ..errors import ArgumentError, InvalidTransition, NotWaiting
-from ..events.claimable import note_claimable
-from ..events.event import Event
-from ..events.listener import Recorder, called_on
+from ..events.event import Event, Recorder, called_on
 from ..events.listeners import add_listener
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..fence.claim import jobs_with_keys
 from ..fence.token import Fence
 from ..model.keys import key_batches, key_is_in, key_values

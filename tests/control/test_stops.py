@@ -39,7 +39,7 @@ def claimed_letters(session: Session, owner: str = "w") -> Claim[Letter]:
 
 
 def state_of(session: Session, owner: str | list[str] = "w") -> ControlState:
-    found = read_control(session, [Letter], owner=owner, tables=TABLES)
+    found: ControlState = read_control(session, [Letter], owner=owner, tables=TABLES)
     session.commit()
     return found
 
