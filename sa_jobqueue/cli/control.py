@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from ..control import Pause, WorkerInfo, paused
+from ..control import Pause, WorkerInfo, paused, tables_for
 from ..control import pause as pause_queue
 from ..control import resume as resume_queue
 from ..control import workers as list_workers
-from ..control.tables import tables_for
 from ..model.keys import queue_name
 from ..owners.alive import OwnerState
 from .command import Place, ask, command, json_option, yes_option

@@ -116,9 +116,10 @@ def test_each_entry_of_the_reference_exists() -> None:
 
 
 def test_each_package_with_a_list_of_names_is_public_or_internal() -> None:
+    root = ROOT / "sa_jobqueue"
     packages = {
-        f"sa_jobqueue.{path.parent.name}"
-        for path in (ROOT / "sa_jobqueue").glob("*/__init__.py")
+        f"sa_jobqueue.{path.relative_to(root).parts[0].removesuffix('.py')}"
+        for path in (*root.glob("*/__init__.py"), *root.glob("[!_]*.py"))
         if "__all__ = " in path.read_text(encoding="utf-8")
     }
 
