@@ -21,16 +21,11 @@ def printable(text: object) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in str(text))
 
 
-def harmless(text: object) -> str:
-    """Write a stranger's text so that neither rich nor the terminal obeys it."""
-    return escape(printable(text))
-
-
 def print_table(*columns: str | Column, rows: Iterable[Iterable[object]]) -> None:
     """Print rows, whose texts may be a stranger's."""
     table = Table(*columns)
     for row in rows:
-        table.add_row(*map(harmless, row))
+        table.add_row(*(escape(printable(text)) for text in row))
     Console().print(table)
 
 
@@ -45,13 +40,8 @@ def time_text(value: datetime | None) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print JSON for a program or a person."""
-    click.echo(json_text(value, indent=2))
-
-
-def json_text(value: object, *, indent: int | None = None) -> str:
-    """Write JSON: times in ISO 8601, durations in seconds, and what JSON does not have as text."""
-    return json.dumps(value, indent=indent, default=_plain)
+    """Print JSON: times in ISO 8601, durations in seconds, and what JSON does not have as text."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
 
 
 def _plain(value: Any) -> object:

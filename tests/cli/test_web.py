@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.web import in_address, is_this_machine
+from sa_jobqueue.cli.serve import in_address, is_this_machine
 
 from .conftest import Run, Start
 from .depot import Base, Crate
