@@ -67,16 +67,8 @@ class JsonLines(logging.Formatter):
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         extra = {
-            f"{name}_" if name in line else name: _in_json(value)
+            f"{name}_" if name in line else name: value
             for name, value in vars(record).items()
             if name not in _USUAL
         }
-        return json.dumps({**extra, **line})
-
-
-def _in_json(value: Any) -> Any:
-    """Return a value of an extra field as JSON has it, else as text: no record is lost for it."""
-    try:
-        return json.loads(json.dumps(value, default=str, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):  # such as a NaN, or a tuple as a key
-        return repr(value)
+        return json.dumps({**extra, **line}, default=str, skipkeys=True)

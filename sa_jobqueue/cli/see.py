@@ -116,10 +116,8 @@ def picture(
 
 def _data(target: str, seen: QueueStats) -> dict[str, Any]:
     """Return a queue as JSON has it: null where nobody knows."""
-    workers = None
-    if seen.workers is not None:
-        states = [worker.state for worker in seen.workers]
-        workers = {state.name.lower(): states.count(state) for state in OwnerState}
+    states = [worker.state for worker in seen.workers or ()]
+    workers = {state.name.lower(): states.count(state) for state in OwnerState}
     return {
         "target": target,
         "queue": seen.name,
@@ -131,7 +129,7 @@ def _data(target: str, seen: QueueStats) -> dict[str, Any]:
         "cancelled": seen.cancelled,
         "finished_per_second": seen.rate,
         "paused": seen.paused,
-        "workers": workers,
+        "workers": None if seen.workers is None else workers,
     }
 
 

@@ -16,7 +16,7 @@ from ..counts import overview, workers_needed
 from ..model.queue_name import queue_name
 from ..process.runtime import THREADS
 from ..process.signals import first_signal_stops
-from .command import Place, command, flag, host_option, number, seconds, text
+from .command import Place, command, flag, host_option, number, seconds
 from .logs import log_options, set_up_logging
 from .printing import print_json
 
@@ -26,9 +26,7 @@ COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 @command(
     host_option,
-    text(
-        "--port", "The port; 0: any that is free.", "N", type=click.IntRange(0, 65535), default=8000
-    ),
+    number("--port", "The port; 0: any that is free.", least=0, most=65535, default=8000),
     flag("--read-only", "Show the queues, but allow no changes."),
     log_options,
     tables=False,

@@ -94,18 +94,6 @@ def test_a_second_signal_ends_all_at_once(
     assert statuses(bakery) == ["claimed"]
 
 
-def test_what_runs_beyond_the_grace_is_released(bakery: Engine, hear: Hear) -> None:
-    add_loaves(bakery, 1000)
-    process, listener = hear("--grace", 0.1)
-    listener.wait_for("in the oven")
-
-    process.send_signal(signal.SIGINT)
-
-    assert process.wait(PATIENCE) == 0
-    listener.wait_for("the worker was stopped")
-    assert statuses(bakery) == ["unclaimed"]
-
-
 @pytest.mark.parametrize("processes", [(), ("--processes", 1)], ids=["alone", "one"])
 def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
     bakery: Engine, hear: Hear, async_url: str, processes: tuple[object, ...]
@@ -114,25 +102,13 @@ def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
     process, listener = hear("--grace", 0.1, *processes, target=f"{AWAITED}:pies", url=async_url)
     listener.wait_for("in the oven")
 
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM if processes else signal.SIGINT)
 
     assert process.wait(30) == 0
     listener.wait_for_silence()
     listener.wait_for("its handler is cancelled, and its job is released")
     listener.wait_for("it is ended, although threads still run: asyncio_0")
     assert statuses(bakery) == ["unclaimed"]
-
-
-def test_sigterm_has_running_tasks_finish(bakery: Engine, hear: Hear, async_url: str) -> None:
-    add_loaves(bakery, 0.1, 0.1)
-    process, listener = hear("--concurrency", 2, target=f"{AWAITED}:bread", url=async_url)
-    listener.wait_for("in the oven", times=2)
-    add_loaves(bakery, None)
-
-    process.send_signal(signal.SIGTERM)
-
-    assert process.wait(PATIENCE) == 0
-    assert statuses(bakery) == ["done", "done", "unclaimed"]
 
 
 @pytest.mark.usefixtures("bakery")
@@ -238,18 +214,6 @@ def test_a_worker_waits_for_a_server_that_is_away(
     working.send_signal(signal.SIGTERM)  # while it waits again
 
     assert working.wait(PATIENCE) == 0
-
-
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
-@pytest.mark.usefixtures("bakery")
-def test_a_missing_database_ends_the_command_at_once(start: Start, db_url: URL) -> None:
-    url = db_url.set(database="no_such_database").render_as_string(hide_password=False)
-
-    code, _, errors = finished(start("work", BREAD, "--url", url, *TWO, "--log-level", "warning"))
-
-    assert code == 1
-    assert "no_such_database" in errors
-    assert len(errors.splitlines()) == 1
 
 
 def test_the_pause_before_a_child_is_replaced_grows_while_they_die_at_once() -> None:
