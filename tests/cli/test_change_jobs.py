@@ -17,7 +17,7 @@ from sa_jobqueue import ClaimLost, claim, complete, steering
 from sa_jobqueue.counts.schema import forget_schema
 from tests.support import make_engine, with_empty_tables
 
-from .conftest import Run
+from .conftest import Run, add
 from .depot import Base, Box, Crate, Shelf
 
 CRATES, SHELVES = "tests.cli.depot:crates", "tests.cli.depot:shelves"
@@ -46,11 +46,6 @@ def engine(db_url: URL) -> Iterator[Engine]:
 def tables(engine: Engine) -> None:
     forget_schema()
     with_empty_tables(engine, Base.metadata)
-
-
-def add(engine: Engine, *jobs: Any) -> None:
-    with Session(engine) as session, session.begin():
-        session.add_all(jobs)
 
 
 def failed(key: int, **values: Any) -> Crate:

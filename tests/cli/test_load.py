@@ -5,32 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, func
 
 from sa_jobqueue.bulk import BulkLoad, FileLog
 from tests.bulk.fakes import Numbers
 
-from .conftest import Run
-from .shop import Base, Message
+from .conftest import Run, read
+from .shop import Message
 
+pytestmark = pytest.mark.usefixtures("tables")
 SOURCE = "tests.cli.imports:messages"
-
-
-@pytest.fixture(autouse=True)
-def tables(engine: Engine) -> None:
-    Base.metadata.create_all(engine)
-
-
-def count(engine: Engine) -> int:
-    with Session(engine) as session:
-        return session.scalar(select(func.count()).select_from(Message)) or 0
 
 
 def test_a_load_runs_is_rolled_back_and_cleaned(run: Run, url: str, engine: Engine) -> None:
     def load(*options: str) -> tuple[int, str, int]:
         result = run("load", SOURCE, "--log", "may", "--url", url, *options)
-        return result.exit_code, result.stdout, count(engine)
+        return result.exit_code, result.stdout, read(engine, func.count(Message.id))[0]
 
     assert load() == (0, "CLEANING: 10 of 10 batches, 100 rows inserted\n", 100)
     assert load() == (0, "CLEANING: 10 of 10 batches, 100 rows inserted\n", 100)
@@ -49,7 +39,7 @@ def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
     assert stopped.exit_code == 1
     assert "stopped. BLOCKED: " in stopped.stderr
     assert "--resume continues the load, --rollback deletes" in stopped.stderr
-    done = count(engine) // 10
+    done = read(engine, func.count(Message.id))[0] // 10
     assert 0 < done < 10
     told = run("load", "status", "--log", "may").stdout
     assert told == f"BLOCKED: {done} of 10 batches, {10 * done} rows inserted\n"
@@ -57,7 +47,7 @@ def test_ctrl_c_stops_after_the_batch_and_says_how_to_go_on(
     assert (refused.exit_code, "BLOCKED; --resume" in refused.output) == (1, True)
     resumed = run("load", SOURCE, "--log", "may", "--url", url, "--resume")
     assert resumed.stdout == "CLEANING: 10 of 10 batches, 100 rows inserted\n"
-    assert count(engine) == 100
+    assert read(engine, func.count(Message.id))[0] == 100
 
 
 @pytest.mark.parametrize(

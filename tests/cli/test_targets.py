@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from sa_jobqueue.dialects.sqlite.database import SQLite
 
-from .bakery import Loaf
-from .conftest import Run, Start, finished, words
-from .shop import Base, Message
+from .conftest import Run, Start, add, finished, words
+from .shop import Message
 
 MESSAGES, SEND = "tests.cli.shop:Message", ("--handler", "tests.cli.shop:send")
 NOWHERE = "127.0.0.1:1"
@@ -26,11 +24,8 @@ COMMANDS = [WORK, ("status", MESSAGES), ("reap", MESSAGES), ("cancel", MESSAGES,
 
 
 @pytest.fixture
-def message(engine: Engine) -> None:
-    Base.metadata.create_all(engine)
-    Loaf.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add(Message(recipient="a"))
+def message(engine: Engine, tables: None) -> None:
+    add(engine, Message(recipient="a"))
 
 
 @pytest.fixture

@@ -24,18 +24,17 @@ from sa_jobqueue.control import WorkerInfo, pause, register_worker
 from sa_jobqueue.counts import Count, QueueStats, overview
 from sa_jobqueue.owners.alive import OwnerState
 
-from .conftest import Run, plain
-from .depot import TABLES, Base, Crate
+from .conftest import Run, add, plain
+from .depot import TABLES, Crate
 
 DEPOT, CRATES = "tests.cli.depot", "tests.cli.depot:crates"
 
 
 @pytest.fixture
-def jobs(engine: Engine) -> None:
+def jobs(engine: Engine, tables: None) -> None:
     """Two due crates, one failed crate, and a pause."""
-    Base.metadata.create_all(engine)
+    add(engine, Crate(), Crate(kind="barrel"), Crate(status="failed"))
     with Session(engine) as session, session.begin():
-        session.add_all([Crate(), Crate(kind="barrel"), Crate(status="failed")])
         pause(session, Crate)
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import pytest
 from click.testing import Result
-from sqlalchemy import URL, Engine, select
+from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli.logs import JsonLines
 
-from . import films, shop
 from .bakery import Loaf
-from .conftest import Run
+from .conftest import Run, add, read
 from .films import Film
 from .records import ends, messages
 from .shop import Message, Order
@@ -32,15 +30,11 @@ WORKFLOW = "tests.cli.films:workflow"
 
 
 @pytest.fixture
-def jobs(engine: Engine) -> None:
+def jobs(engine: Engine, tables: None) -> None:
     """Two messages, an order, a loaf of each kind, and two films, of which one is hard."""
-    for metadata in (shop.Base.metadata, Loaf.metadata, films.Base.metadata):
-        metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Message(recipient="anna"), Message(recipient="bob")])
-        session.add(Order(shop="north", number=7))
-        session.add_all([Loaf(kind=kind) for kind in ("bread", "cake", "idea")])
-        session.add_all([Film(title="easy"), Film(title="hard")])
+    add(engine, Message(recipient="anna"), Message(recipient="bob"), Order(shop="north", number=7))
+    add(engine, *(Loaf(kind=kind) for kind in ("bread", "cake", "idea")))
+    add(engine, Film(title="easy"), Film(title="hard"))
 
 
 @pytest.fixture
@@ -49,11 +43,6 @@ def drain(run: Run, url: str) -> Run:
         return run("work", *arguments, "--url", url, "--drain", "--log-json")
 
     return drain
-
-
-def statuses(engine: Engine, entity: Any) -> Sequence[str]:
-    with Session(engine) as session:
-        return session.scalars(select(entity.status)).all()
 
 
 @pytest.mark.usefixtures("jobs")
@@ -96,8 +85,8 @@ def test_a_module_stands_for_all_that_has_a_handler_and_each_queue_counts_once(
     assert begins == (
         f"a worker begins: {BAKERY}:films.cut, {BAKERY}:films.show, {BAKERY}:bread, {BAKERY}:cakes"
     )
-    assert statuses(engine, Loaf) == ["done", "done", "unclaimed"]
-    assert statuses(engine, Film) == []  # as the model says
+    assert read(engine, Loaf.status) == ["done", "done", "unclaimed"]
+    assert read(engine, Film.status) == []  # as the model says
 
 
 @pytest.mark.usefixtures("jobs")
@@ -120,8 +109,7 @@ def test_a_handler_that_exits_is_no_success_of_the_command(
 @pytest.fixture
 def loaves(bakery: Engine) -> Engine:
     """A bread and a cake in the database of the test."""
-    with Session(bakery) as session, session.begin():
-        session.add_all([Loaf(kind="bread"), Loaf(kind="cake")])
+    add(bakery, Loaf(kind="bread"), Loaf(kind="cake"))
     return bakery
 
 
@@ -129,7 +117,11 @@ def test_an_async_url_serves_async_handlers(run: Run, loaves: Engine, async_url:
     result = run("work", ASYNC_BAKERY, "--url", async_url, "--drain", "--log-json")
 
     assert sorted(status for _, status in ends(result)) == ["done", "done"]
-    assert sorted(statuses(loaves, Loaf)) == ["done", "done", "unclaimed"]  # a transactional idea
+    assert sorted(read(loaves, Loaf.status)) == [
+        "done",
+        "done",
+        "unclaimed",
+    ]  # a transactional idea
 
 
 @pytest.mark.only_on("postgresql")
