@@ -55,8 +55,13 @@ def workers(at: Place, as_json: bool) -> None:
     columns = ("worker", "state", "host", "pid", "queues", right("jobs"), "seen (UTC)")
     rows = (
         (
-            *(it.name, it.state.name.lower(), it.host, it.pid),
-            *(", ".join(it.queues), f"{it.jobs:,}", time_text(it.seen_at)),
+            it.name,
+            it.state.name.lower(),
+            it.host,
+            str(it.pid),
+            ", ".join(it.queues),
+            it.jobs,
+            it.seen_at,
         )
         for it in found
     )
@@ -106,10 +111,7 @@ def schedules(
         print_json([vars(info) for info in infos])
         return
     rows = (
-        (
-            *(it.name, it.queue, f"{it.cron} {it.timezone}"),
-            *(time_text(it.next_tick), time_text(it.last_tick), _state(it)),
-        )
+        (it.name, it.queue, f"{it.cron} {it.timezone}", it.next_tick, it.last_tick, _state(it))
         for it in infos
     )
     print_table("schedule", "queue", "times", "next (UTC)", "last (UTC)", "state", rows=rows)

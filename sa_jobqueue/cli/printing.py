@@ -22,11 +22,17 @@ def printable(text: object) -> str:
 
 
 def print_table(*columns: str | Column, rows: Iterable[Iterable[object]]) -> None:
-    """Print rows, whose texts may be a stranger's."""
+    """Print rows, whose texts may be a stranger's; times are of UTC, and None is a dash."""
     table = Table(*columns)
     for row in rows:
-        table.add_row(*(escape(printable(text)) for text in row))
+        table.add_row(*(escape(_cell(value)) for value in row))
     Console().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None or isinstance(value, datetime):
+        return time_text(value)
+    return f"{value:,}" if isinstance(value, int) else printable(value)
 
 
 def right(name: str) -> Column:

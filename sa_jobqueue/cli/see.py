@@ -45,8 +45,7 @@ def status(at: Place, as_json: bool) -> None:
     (target, queue), *others = at.queues.items()
     if not others and target in at.targets:
         counts = at.read(queue.count_by_status)
-        rows = ((word, f"{count:,}") for word, count in counts.items())
-        print_table("status", right("jobs"), rows=rows)
+        print_table("status", right("jobs"), rows=counts.items())
     Console().print(_overview_table(seen))
     for each in seen.values():
         if each.paused is not None:
@@ -89,10 +88,7 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
         print_json([dict(zip(names, each, strict=True)) for each in values])
         return
     rows = (
-        (
-            *(name, key_text(job.key), "-" if job.attempts is None else f"{job.attempts:,}"),
-            *(time_text(job.owner_date), first_line(job.last_error)),
-        )
+        (name, key_text(job.key), job.attempts, job.owner_date, first_line(job.last_error))
         for name, job in found
     )
     print_table("queue", "key", right("attempts"), "failed at (UTC)", "error", rows=rows)
