@@ -202,7 +202,7 @@ def test_an_error_of_an_import_names_its_place(
     assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, ("failed", MESSAGES)])
+@pytest.mark.parametrize("command", [WORK, ("status", MESSAGES)])
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
