@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection
 
 from ..dialects import Database, database_of
-from ..dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Process, Server
+from ..dialects.capabilities import IDENTITY_LENGTH, OwnerState, Process, Server
 from ..model.columns import OWNER_LENGTH
 from ..sessions.writer import AnySession, session_of
 

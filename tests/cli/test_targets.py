@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dialects.sqlite.database import SQLite
+from sa_jobqueue.dialects.sqlite import SQLite
 
 from .bakery import Loaf
 from .conftest import Run, Start, finished, words

@@ -18,8 +18,8 @@ from sqlalchemy import create_engine
 import sa_jobqueue
 from sa_jobqueue.bulk.states import TRANSITIONS as LOAD_TRANSITIONS
 from sa_jobqueue.cli import cli
-from sa_jobqueue.doctor.check_list import CHECKS
-from sa_jobqueue.model.options import QueueArgs
+from sa_jobqueue.doctor.run_checks import CHECKS
+from sa_jobqueue.model.status import QueueArgs
 from sa_jobqueue.prometheus import QueueCollector, count_events
 from tests.models import Email
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue.web import samples
+from sa_jobqueue.web import site
 from tests.support import until
 
 from .conftest import add
@@ -25,8 +25,8 @@ def line_of(page: TestClient) -> list[str]:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are taken every hundredth of a second, for a fifth of a second after a look."""
-    monkeypatch.setattr(samples, "EVERY", timedelta(milliseconds=10))
-    monkeypatch.setattr(samples, "WATCHED", timedelta(milliseconds=200))
+    monkeypatch.setattr(site, "EVERY", timedelta(milliseconds=10))
+    monkeypatch.setattr(site, "WATCHED", timedelta(milliseconds=200))
 
 
 @pytest.mark.usefixtures("often")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from sa_jobqueue import claim
-from sa_jobqueue.counts.schema import forget_schema
+from sa_jobqueue.counts.count import forget_schema
 from sa_jobqueue.web import Access, Visitor, app
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue.web import reading, site
+from sa_jobqueue.web import rendering, site
 from tests.support import SERVERS, impatient, make_engine
 
 from .conftest import Open, add, failed, statuses, texts
@@ -39,7 +39,7 @@ def test_a_page_whose_query_takes_too_long_says_so(
     def slow(session: Session, queues: Any) -> Any:
         session.execute(text(SLOW[db_alias])).all()
 
-    monkeypatch.setattr(reading, "TIME_LIMIT", SHORT)
+    monkeypatch.setattr(rendering, "TIME_LIMIT", SHORT)
     monkeypatch.setattr(site, "overview", slow)
 
     answer = page.get("/")
