@@ -170,18 +170,6 @@ def test_with_a_status_a_lost_row_is_still_reported(
     mailing.rollback()
 
 
-def test_rows_that_the_caller_marks_need_no_round(mailing: Session) -> None:
-    add(mailing, Reader, 2)
-    (first, _) = claimed = claim(mailing, Reader, Reader.round == 0, strategy="advisory", limit=2)
-
-    first.kind = 7
-    complete(mailing, claimed)
-    mailing.commit()
-
-    assert rounds(mailing) == {1: 0, 2: 0}
-    assert list(mailing.scalars(select(Reader.kind).order_by(Reader.id))) == [7, 1]
-
-
 @pytest.mark.parametrize("where", [(), (Reader.round == 2,)])
 def test_a_claim_does_not_read_rows_that_its_round_has_done(mailing: Session, where: Any) -> None:
     """20,000 rows, of which all but the last are done."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, bindparam, insert, select, text
+from sqlalchemy import URL, Engine, bindparam, insert, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.types import DateTime, String
+from sqlalchemy.types import DateTime
 
 from sa_jobqueue import ClaimLost, JobMixin, claim, complete
-from tests.contract.claimers import committed
 from tests.support import SERVERS, Sessions, make_engine
 
 pytestmark = pytest.mark.only_on(*SERVERS)
@@ -38,15 +35,6 @@ class Parcel(
     }
     id: Mapped[int] = mapped_column(primary_key=True)
     locked_at: Mapped[datetime | None] = mapped_column(DateTime)
-
-
-class Sent(Base):
-    """A line for each finish; nothing here is unique."""
-
-    __tablename__ = "adopted_sent"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    parcel: Mapped[int]
-    worker: Mapped[str] = mapped_column(String(20))
 
 
 OLD_LOCK = text(
@@ -130,55 +118,3 @@ def test_a_job_that_an_old_worker_takes_back_by_time_is_lost_to_its_claim_and_se
         complete(session, claimed)
 
     assert len(lost.value.lost) == 2
-
-
-def test_old_and_new_workers_side_by_side_send_each_parcel_once(old_engine: Engine) -> None:
-    with Session(old_engine) as session:
-        add(session, 400)
-    workers = [
-        threading.Thread(target=drain, args=(old_engine, turn), daemon=True)
-        for turn in (old_turn, new_turn) * 2
-    ]
-
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-
-    with Session(old_engine) as session:
-        sent = Counter(session.scalars(select(Sent.parcel)))
-        assert set(session.scalars(select(Sent.worker))) == {"old", "new"}
-    assert sent == dict.fromkeys(range(1, 401), 1)
-
-
-def drain(engine: Engine, turn: Callable[[Engine], bool]) -> None:
-    while turn(engine):
-        pass
-
-
-def old_turn(engine: Engine) -> bool:
-    taken = committed(engine, lambda session: old_claim(session, 5))
-
-    def finish(session: Session) -> None:
-        session.execute(OLD_FINISH, {"ids": taken})
-        note(session, "old", taken)
-
-    if taken:
-        committed(engine, finish)
-    return bool(taken)
-
-
-def new_turn(engine: Engine) -> bool:
-    claimed = committed(engine, lambda session: claim(session, Parcel, owner="new", limit=5))
-
-    def finish(session: Session) -> None:
-        complete(session, claimed)
-        note(session, "new", ids(claimed))
-
-    if claimed:
-        committed(engine, finish)
-    return bool(claimed)
-
-
-def note(session: Session, worker: str, parcels: list[int]) -> None:
-    session.execute(insert(Sent), [{"parcel": number, "worker": worker} for number in parcels])

@@ -24,11 +24,9 @@ from sa_jobqueue import (
     fail,
     fence_of,
     reap,
-    release,
     retry,
 )
 from sa_jobqueue.worker import Failed, Outcome, Retry, Worker
-from tests.contract.finish.support import statuses
 from tests.models import Email, Order, Task, add_tasks, names
 from tests.support import statements_seen
 
@@ -139,24 +137,6 @@ def test_a_job_without_attempts_left_is_claimed_once_more_and_blocks_no_other(
     }
 
 
-def test_a_released_job_has_its_attempt_again_and_no_owner(
-    session: Session, other: Session
-) -> None:
-    add_tasks(session, "a", max_attempts=1)
-
-    release(session, claim(session, Task, owner="w"))
-    session.commit()
-
-    again = other.scalars(select(Task)).one()
-    assert (again.status, again.owner, again.owner_date, again.attempts) == (
-        "unclaimed",
-        None,
-        None,
-        0,
-    )
-    assert claim(other, Task, owner="x").first() is again
-
-
 def test_cancel_claimed_cancels_our_own_claim_and_keeps_the_reason(session: Session) -> None:
     (task,) = add_tasks(session, "a")
 
@@ -165,15 +145,6 @@ def test_cancel_claimed_cancels_our_own_claim_and_keeps_the_reason(session: Sess
 
     session.refresh(task)
     assert (task.status, task.owner, task.last_error) == ("cancelled", "w", "nobody wants it")
-
-
-def test_without_retry_mixin_a_failed_job_is_failed(
-    session: Session, other: Session, claimed: Claim[Email]
-) -> None:
-    fail(session, claimed[0], error="no")
-    session.commit()
-
-    assert statuses(other)[0] == ("a", "failed", "w")
 
 
 # Delays
@@ -396,20 +367,3 @@ def test_a_job_that_is_brought_back_is_due_now(session: Session) -> None:
     session.commit()
 
     assert minutes_left(session) == {"a": 0}
-
-
-def test_retry_changes_finished_jobs_alone_and_returns_them(
-    session: Session, other: Session
-) -> None:
-    failed, waiting, claimed = add_tasks(session, "failed", "waiting", "claimed", max_attempts=1)
-    fail(other, claim(other, Task, Task.name == "failed", owner="w"))
-    claim(other, Task, Task.name == "claimed", owner="w")
-    other.commit()
-
-    assert retry(session, [claimed, waiting, failed]) == [failed]
-
-    assert states(session) == {
-        "failed": ("unclaimed", 0),
-        "waiting": ("unclaimed", 0),
-        "claimed": ("claimed", 1),
-    }
