@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection, Engine, delete, event, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, claim_statements, complete
+from sa_jobqueue import claim, complete
 from tests.contract.partitions.support import DAYS, ENTITIES, Base, Report
-from tests.contract.plans import analyze, fill, locking, nodes, rows_read
+from tests.contract.plans import analyze, fill, nodes, rows_read
 from tests.innodb_locks import locked_rows
 from tests.support import SERVERS
 
@@ -112,29 +112,6 @@ def rows_of(plan: dict[str, Any]) -> int:
     )
 
 
-@pytest.mark.only_on("postgresql")
-@pytest.mark.strategies("skip_locked", "held")
-@entities
-def test_the_claim_merges_the_claim_indexes_and_locks_what_it_takes(
-    many: Session, entity: Any, strategy: str
-) -> None:
-    connection = many.connection()
-    statements = claim_statements(entity, dialect=connection.dialect, strategy=strategy)
-    given = {"sa_jobqueue_limit": 20, "sa_jobqueue_owner": "w", "sa_jobqueue_priority": 0}
-    finding: Any = locking(statements, connection.engine)
-    compiled = finding.compile(dialect=connection.dialect)
-    parameters = {**compiled.params, **{k: v for k, v in given.items() if k in compiled.params}}
-
-    plan = list(nodes(plan_of(connection, str(compiled), parameters)))
-
-    lock_rows = next(node for node in plan if node["Node Type"] == "LockRows")
-    below = list(nodes(lock_rows))
-    indexes = {node["Index Name"] for node in below if "Index Name" in node}
-    assert lock_rows["Actual Rows"] == 20
-    assert len(indexes) == PARTITIONS
-    assert not [node for node in below if node["Node Type"] in ("Sort", "Seq Scan")]
-
-
 @pytest.mark.only_on("mysql", "mariadb")
 @pytest.mark.strategies("skip_locked", "held", "candidates", "update_then_select")
 @entities
@@ -151,12 +128,3 @@ def test_innodb_locks_the_head_of_each_partition_at_most(
     # MariaDB counts a row once for each index that led to it.
     each = 1 if many.get_bind().dialect.name == "mysql" else 2
     assert limit <= locked <= each * (limit + extra), locked
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-@entities
-def test_auto_locks_nothing_but_what_it_takes(many: Session, entity: Any) -> None:
-    jobs = claim(many, entity, owner="w", limit=3)
-
-    assert (len(jobs), jobs.lost) == (3, 0)
-    assert locked_rows(many.connection(), entity.__tablename__) == 3
