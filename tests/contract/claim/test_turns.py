@@ -197,18 +197,6 @@ def test_listeners_hear_of_a_turn_when_it_is_committed(
     ]
 
 
-def test_a_turn_shows_what_it_wrote_for_another_owner(session: Session) -> None:
-    add_emails(session, *"abcd")
-    first = claim_as(session, {}, limit=1)
-
-    second = EMAILS.turn(session, first, owner="v")
-    (third,) = EMAILS.turn(session, second, owner="u", rows=True)
-
-    assert [email.status for email in (*first, *second)] == ["done", "done"]
-    assert (third.status, third.owner) == ("claimed", "u")
-    assert third._fields == tuple(column.key for column in Email.__table__.c)
-
-
 def test_a_turn_finishes_jobs_of_several_claims_and_those_of_another_class(
     session: Session,
 ) -> None:

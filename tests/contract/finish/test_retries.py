@@ -18,7 +18,6 @@ from sa_jobqueue import (
     ExponentialBackoff,
     JobQueue,
     cancel,
-    cancel_claimed,
     claim,
     enqueue,
     fail,
@@ -135,16 +134,6 @@ def test_a_job_without_attempts_left_is_claimed_once_more_and_blocks_no_other(
         "none": ("failed", 1),
         "behind": ("claimed", 1),
     }
-
-
-def test_cancel_claimed_cancels_our_own_claim_and_keeps_the_reason(session: Session) -> None:
-    (task,) = add_tasks(session, "a")
-
-    cancel_claimed(session, claim(session, Task, owner="w"), reason="nobody wants it")
-    session.commit()
-
-    session.refresh(task)
-    assert (task.status, task.owner, task.last_error) == ("cancelled", "w", "nobody wants it")
 
 
 # Delays
@@ -323,22 +312,6 @@ def test_a_worker_whose_policy_fails_uses_the_default_policy(
     assert all(timedelta(seconds=0.9) <= wait <= timedelta(seconds=1) for wait in found)
     assert "a backoff failed, and the default backoff is used" in caplog.text
     assert states(session) == {"a": ("failed", 1), "b": ("failed", 1)}
-
-
-# The last error
-
-
-@pytest.mark.parametrize("text", ["ä" * 100_000, "\N{PILE OF POO}" * 100_000])
-def test_a_long_error_keeps_whole_characters_of_both_its_ends(session: Session, text: str) -> None:
-    add_tasks(session, "a")
-
-    fail(session, claim(session, Task, owner="w"), error=text + "!")
-    session.commit()
-
-    kept = session.scalars(select(Task.last_error)).one()
-    assert kept is not None
-    assert 9_950 < len(kept) <= 10_000
-    assert (kept[:4_900], kept[-4_901:]) == (text[:4_900], text[:4_900] + "!")
 
 
 # Dead letters

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, event, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, complete
 from tests.contract.partitions.support import DAYS, ENTITIES, Base, Report
-from tests.contract.plans import analyze, fill, nodes, rows_read
+from tests.contract.plans import analyze, fill, rows_read_of_tables
 from tests.innodb_locks import locked_rows
 from tests.support import SERVERS
 
@@ -60,56 +60,16 @@ def fill_tables(engine: Engine) -> None:
 def test_claim_and_finish_read_what_they_take_and_the_head_of_each_partition(
     many: Session, entity: Any, strategy: str, limit: int
 ) -> None:
-    def act() -> None:
-        jobs = claim(many, entity, owner="w", limit=limit, strategy=strategy)
-        complete(many, jobs)
-        assert len(jobs) == limit
+    connection = many.connection()
+    before = rows_read_of_tables(connection)
+    jobs = claim(many, entity, owner="w", limit=limit, strategy=strategy)
+    complete(many, jobs)
+    read = rows_read_of_tables(connection) - before
+    many.rollback()
 
-    read = rows_walked(many, act)
-
+    assert len(jobs) == limit
     # A finish reads each row twice; candidates draws four candidates for a row.
     assert limit <= read < 20 * limit + 10 * PARTITIONS, read
-
-
-def rows_walked(session: Session, act: Callable[[], None]) -> int:
-    """Count the rows that a call reads: by InnoDB's counters, or by PostgreSQL's plans."""
-    connection = session.connection()
-    if connection.dialect.name != "postgresql":
-        before = rows_read(connection)
-        act()
-        walked = rows_read(connection) - before
-        session.rollback()
-        return walked
-    seen: list[tuple[str, Any]] = []
-
-    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        seen.append((statement, parameters))
-
-    event.listen(connection.engine, "before_cursor_execute", see)
-    try:
-        act()
-    finally:
-        event.remove(connection.engine, "before_cursor_execute", see)
-    session.rollback()
-    connection = session.connection()
-    walked = sum(map(rows_of, (plan_of(connection, *statement) for statement in seen)))
-    session.rollback()
-    return walked
-
-
-def plan_of(connection: Connection, statement: str, parameters: Any) -> dict[str, Any]:
-    found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
-    plan: dict[str, Any] = found.scalar_one()[0]["Plan"]
-    return plan
-
-
-def rows_of(plan: dict[str, Any]) -> int:
-    """Add up the rows that the scans of a plan have read."""
-    return sum(
-        node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
-        for node in nodes(plan)
-        if "Relation Name" in node and node["Node Type"] != "ModifyTable"
-    )
 
 
 @pytest.mark.only_on("mysql", "mariadb")
