@@ -198,6 +198,7 @@ def buffers_of(session: Session, strategy: str) -> int:
 
 
 @pytest.mark.only_on("postgresql")
+@pytest.mark.strategies("auto")
 def test_a_young_table_is_not_sorted_before_its_first_analyze(
     fresh_database: URL, strategy: str
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_routing_session_claims_on_the_writer(
     replica.dispose()
 
 
+@pytest.mark.strategies("auto")
 def test_a_scoped_session_and_one_joined_to_an_outer_transaction_work(
     engine: Engine, strategy: str
 ) -> None:
