@@ -178,6 +178,7 @@ def test_a_renewal_starts_the_lease_again_and_a_copy_of_the_fence_before_it_is_l
         complete(session, old)
 
 
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize(
     ("finish", "after"),
     [
