@@ -19,11 +19,9 @@ from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
 from ..verbs.backoff import DEFAULT_BACKOFF, delay_or_default
 from ..worker import Failed, Lane, Outcome
-from ..worker.attempts import Attempts
-from ..worker.calls import Calls
+from ..worker.attempts import Attempts, Calls
 from ..worker.in_hand import Ended, InHand
-from ..worker.lanes import lanes_of
-from ..worker.outcomes import NOT_YET
+from ..worker.lanes import NOT_YET, lanes_of
 from ..worker.transactions import Transactions
 from ..worker.turns import in_hand_of
 

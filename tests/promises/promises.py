@@ -67,12 +67,12 @@ PROMISES = (
         "Writes in the same transaction as the finish happen exactly once.",
         (
             Edit(
-                "worker/transactional.py",
+                "worker/attempts.py",
                 "if not lock_claim(writer, mapping, fence):",
                 "if not lock_claim(writer, mapping, fence) and not fence:",
             ),
             Edit(
-                "worker/transactional.py",
+                "worker/attempts.py",
                 "            raise _Raised(ArgumentError(CHANGED)) from None\n"
                 "        except DBAPIError as error:",
                 "            return\n        except DBAPIError as error:",
