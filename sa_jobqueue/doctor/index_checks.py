@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sqlalchemy.exc import DBAPIError
 
+from ..dialects import is_missing_index
 from ..dialects.examination import Finding, Plan, ServerIndex, Severity
 from ..model.indexes import failed_index, key_index
 from .subject import BATCH, Subject
@@ -132,7 +133,7 @@ def _claim_index(subject: Subject) -> Iterator[Finding]:
     try:
         chosen = subject.claim_plan()
     except DBAPIError as error:
-        if error.orig is None or not subject.database.is_missing_index(error.orig):
+        if not is_missing_index(error):
             raise
         yield Finding.error(
             f"the claim names the index {search.name}, which is missing: it claims without the "
