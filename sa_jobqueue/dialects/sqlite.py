@@ -150,10 +150,11 @@ class SQLite(Database):
     @classmethod
     def meanings(cls, error: BaseException) -> tuple[Meaning, ...]:
         code = getattr(error, "sqlite_errorcode", None)
-        meanings = _MEANINGS.get(code & 0xFF, ()) if isinstance(code, int) else ()
-        if "mistake" in meanings and "no such table" in str(error):
-            return (*meanings, "missing_table")
-        return meanings
+        if not isinstance(code, int):
+            return ()
+        if code & 0xFF == 1 and "no such table" in str(error):
+            return ("mistake", "missing_table")
+        return _MEANINGS.get(code & 0xFF, ())
 
     # -- parts ----------------------------------------------------------
 
