@@ -32,12 +32,12 @@ from .counts.stats import QueueStats, count_jobs, overview
 from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
 from .fence.claim import Claim, jobs_of
+from .model.keys import plain_queue
 from .model.mapping import QueueMapping, mapping_of, word_of
-from .model.queue_name import plain_queue
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
 from .model.transitions import ended, retried
 from .owners.owner import Owner
-from .process.name import function_name
+from .process import check_handler, function_name
 from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
@@ -51,7 +51,6 @@ from .verbs.backoff import (
 )
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
-from .verbs.handler_check import check_handler
 from .verbs.own_values import OwnValues
 from .verbs.reap import Reaped, reap_claims
 from .verbs.turn import turn_in_one
@@ -292,7 +291,7 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: the arguments make no schedule, or cronsim is not installed.
         """
-        from .schedules.registry import declare_every
+        from .schedules.declared import declare_every
 
         declare_every(
             self,

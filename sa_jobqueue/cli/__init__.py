@@ -19,14 +19,13 @@ from __future__ import annotations
 import click
 
 from ..version import __version__
-from .change_jobs import cancel, prune, release, reprioritize, request_stop, retry
+from .change_jobs import cancel, prune, reap, release, reprioritize, request_stop, retry
 from .command import Commands
 from .control import pause, resume, workers
 from .demo import demo
 from .doctor import doctor
 from .load import load
 from .metrics import metrics
-from .reap import reap
 from .schedules import schedules
 from .see import failed, status, top
 from .sql import sql

@@ -1,73 +1,61 @@
-"""Changes of jobs, by their keys or by an option: ``retry``, ``cancel``, ``prune`` and others."""
+"""Changes of jobs: by their keys or by an option, and ``prune`` and ``reap``."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial, wraps
 from typing import Any
 
 import click
-from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from ..ages import duration_text
 from ..control import request_stop as ask_to_stop
 from ..counts import Listed, count_failed, list_jobs, overview
 from ..errors import ArgumentError
-from ..model.queue_name import queue_name
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..model.keys import queue_name
 from ..queue import JobQueue
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, release_jobs
 from ..verbs.manage import PRUNE_LIMIT
-from .command import (
-    Option,
-    Place,
-    ask,
-    command,
-    database_options,
-    declared,
-    flag,
-    json_option,
-    seconds,
-    text,
-    yes_option,
-)
-from .database import Database
+from ..verbs.reap import ReapedJob
+from .command import Option, Place, ask, command, flag, json_option, seconds, text, yes_option
 from .printing import jobs_text, print_json, printable
-from .targets import load_queues
 
 
 @dataclass(frozen=True)
 class Change:
     """A change of jobs of a queue, as a command asks for it; `verb` is the command's name."""
 
-    engine: Engine
-    queue: JobQueue[Any]
+    steering: Steering
     verb: str
     texts: tuple[str, ...]
     yes: bool
     as_json: bool
 
     @property
-    def steering(self) -> Steering:
-        """What changes jobs of the queue."""
-        return Steering(self.engine, self.queue)
+    def queue(self) -> JobQueue[Any]:
+        """The queue of the jobs."""
+        return self.steering.queue
 
-    def has_keys(self, other: object = None, option: str = "") -> bool:
-        """Tell whether keys name the jobs, not the value of an option.
+    def of_keys(
+        self, verb: Verb, option: str = "", value: object = None, *, what: str = "", how: str = ""
+    ) -> bool:
+        """Change the jobs with these keys; return False if the value of an option names others.
+
+        Args:
+            what, how: for the question; by default `what` is the command's name.
 
         Raises:
-            UsageError: both do, or neither does.
+            UsageError: keys and the option name jobs, or neither does, or a text is no key.
         """
-        if bool(self.texts) == bool(other):
+        if bool(self.texts) == bool(value):
             way = f"give keys, or {option}" if option else "give keys"
             raise click.UsageError(f"{way}, not both" if self.texts else f"which jobs? {way}")
-        return bool(self.texts)
-
-    def of_keys(self, verb: Verb, what: str = "", how: str = "") -> None:
-        """Change the jobs with these keys, and say which were left alone; the texts ask first."""
+        if not self.texts:
+            return False
         try:
             keys = keys_from(self.queue.mapping, self.texts)
         except ArgumentError as error:
@@ -76,6 +64,7 @@ class Change:
         ask(f"{what or self.verb} {jobs}", yes=self.yes)
         changed = self.steering.change(keys, verb)
         self._print(changed, keys_without(keys, changed))
+        return True
 
     def of_all(self, what: str, change: Callable[[], Iterable[Key]]) -> None:
         """Ask, change jobs, and say how many."""
@@ -98,30 +87,13 @@ def change_command(*options: Option) -> Callable[[Callable[..., None]], click.Co
     """Make a command of a function that gets a Change, and the values of its options."""
 
     def declare(function: Callable[..., None]) -> click.Command:
-        def run(
-            database: Database,
-            target: str,
-            keys: tuple[str, ...],
-            yes: bool,
-            as_json: bool,
-            **values: Any,
-        ) -> None:
-            queues = load_queues([target])
-            if len(queues) > 1:
-                raise click.UsageError(
-                    f"{target} has several queues: name one, {', '.join(queues)}"
-                )
-            (queue,) = queues.values()
+        @wraps(function)
+        def run(at: Place, keys: tuple[str, ...], yes: bool, as_json: bool, **values: Any) -> None:
+            (queue,) = at.queues.values()
             verb = function.__name__.replace("_", "-")
-            database.run(
-                lambda engine: function(Change(engine, queue, verb, keys, yes, as_json), **values),
-                [queue.mapping.table],
-            )
+            function(Change(Steering(at.engine, queue), verb, keys, yes, as_json), **values)
 
-        target = click.argument("target", metavar="MODULE[:QUEUE]")
-        keys = click.argument("keys", metavar="[KEY]...", nargs=-1)
-        others = (*options, yes_option, json_option, database_options)
-        return declared(function, run, target, keys, *others)
+        return command(*options, yes_option, json_option, one=True)(run)
 
     return declare
 
@@ -134,10 +106,9 @@ def retry(change: Change, failed: bool) -> None:
 
     Give the keys of the jobs, or --failed.
     """
-    if change.has_keys(failed, "--failed"):
-        change.of_keys(change.queue.retry)
+    if change.of_keys(change.queue.retry, "--failed", failed):
         return
-    with Session(change.engine) as session:
+    with Session(change.steering.engine) as session:
         newest = list_jobs(session, change.queue, Listed.FAILED, limit=1, complete=True)
         until = newest[0].owner_date if newest else None  # none that fails later is retried
         count = count_failed(session, change.queue, until=until) if until else 0
@@ -152,10 +123,9 @@ def cancel(change: Change, every: bool) -> None:
 
     Give the keys of the jobs, or --all.
     """
-    if change.has_keys(every, "--all"):
-        change.of_keys(change.queue.cancel)
+    if change.of_keys(change.queue.cancel, "--all", every):
         return
-    with Session(change.engine) as session:
+    with Session(change.steering.engine) as session:
         (seen,) = overview(session, [change.queue])
     what = f"cancel all unclaimed jobs ({seen.due} due, and those due later)"
     change.of_all(what, change.steering.cancel_all)
@@ -168,9 +138,7 @@ def release(change: Change, owner: str | None) -> None:
     Give the keys of the jobs, or --owner. A handler that still runs is not stopped, but its claim
     is lost: its finish is not written.
     """
-    if change.has_keys(owner, "--owner"):
-        change.of_keys(release_jobs(change.queue))
-    else:
+    if not change.of_keys(release_jobs(change.queue), "--owner", owner):
         what = f"release all jobs that {owner} has claimed"
         change.of_all(what, lambda: change.steering.release_owner(str(owner)))
 
@@ -186,7 +154,6 @@ def release(change: Change, owner: str | None) -> None:
 )
 def reprioritize(change: Change, priority: int) -> None:
     """Change the priority of unclaimed jobs."""
-    change.has_keys()
     change.of_keys(
         lambda session, jobs: change.queue.reprioritize(session, jobs, priority),
         how=f" to {priority}",
@@ -200,7 +167,6 @@ def request_stop(change: Change) -> None:
     A handler stops if it checks job_context().asked_to_stop. Jobs that nobody has claimed are left
     alone.
     """
-    change.has_keys()
     change.of_keys(
         lambda session, jobs: [job for job in jobs if ask_to_stop(session, job)],
         what="ask the workers to stop",
@@ -223,18 +189,42 @@ def prune(
     names = ", ".join(map(queue_name, at.queues.values()))
     which, age = " and ".join(status) or "completed", duration_text(older_than)
     ask(f"delete the {which} jobs of {names} that are older than {age}", yes=yes)
-    stop = THREADS.flag()
+    for queue in at.queues.values():
+        delete = partial(queue.prune, older_than=older_than, statuses=status or None)
+        deleted = batch = at.write(delete)
+        while batch == PRUNE_LIMIT:
+            batch = at.write(delete)
+            deleted += batch
+        if as_json:
+            print_json({"queue": queue_name(queue), "verb": "prune", "deleted": deleted})
+        else:
+            click.echo(f"prune: {jobs_text(deleted)} of {queue_name(queue)}")
 
-    def delete(session: Session) -> int:
-        return queue.prune(session, older_than=older_than, statuses=status or None)
 
-    with first_signal_stops(stop.set):
-        for queue in at.queues.values():
-            deleted = batch = 0 if stop.is_set() else at.write(delete)
-            while batch == PRUNE_LIMIT and not stop.is_set():
-                batch = at.write(delete)
-                deleted += batch
-            if as_json:
-                print_json({"queue": queue_name(queue), "verb": "prune", "deleted": deleted})
-            else:
-                click.echo(f"prune: {jobs_text(deleted)} of {queue_name(queue)}")
+@command(
+    seconds("--lease", "The lease of owners of unknown state.  [default: the model's lease]"),
+    seconds("--max-runtime", "Also reap older claims of the living; 0: all claims.", zero=True),
+)
+def reap(at: Place, lease: timedelta | None, max_runtime: timedelta | None) -> None:
+    """Return claims of dead owners to their queues.
+
+    The command also reaps claims whose lease has expired. For each owner it prints how many jobs
+    it reaped, and why.
+
+    The command never asks, since it is made for cron. It leaves the claims of owners that are
+    alive, unless you give --max-runtime.
+    """
+    jobs: list[ReapedJob] = []
+    for queue in at.queues.values():
+        more = True
+        while more:  # each batch is a transaction of its own
+            reaped = at.write(partial(queue.reap, lease=lease, max_runtime=max_runtime))
+            jobs += reaped.jobs
+            more = bool(reaped) and reaped.more
+    failed = Counter((job.owner, job.reason) for job in jobs if job.failed)
+    for (owner, reason), count in Counter((job.owner, job.reason) for job in jobs).items():
+        lost = failed[owner, reason]
+        failures = f", {lost:,} failed" if lost else ""
+        click.echo(f"{count:,} of {printable(owner or 'nobody')}: {reason}{failures}")
+    ends = f"{len(jobs) - failed.total():,} can be claimed again, {failed.total():,} failed"
+    click.echo(ends if jobs else "nothing to reap")

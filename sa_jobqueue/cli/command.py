@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
+from math import isnan
 from typing import Any, TypeAlias, TypeVar
 
 import click
@@ -39,6 +40,10 @@ MOST_SECONDS = 1_000_000_000
 targets_argument: Option = click.argument(
     "targets", metavar="MODULE[:QUEUE]...", nargs=-1, required=True
 )
+target_argument: Option = click.argument(
+    "targets", metavar="MODULE[:QUEUE]", callback=lambda _, __, target: (target,)
+)
+keys_argument: Option = click.argument("keys", metavar="[KEY]...", nargs=-1)
 
 
 class Commands(click.Group):
@@ -90,19 +95,22 @@ class Place:
 
 
 def command(
-    *options: Option, tables: bool = True, threads: bool = False
+    *options: Option, tables: bool = True, threads: bool = False, one: bool = False
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command of a function that gets a Place, and the values of its options.
 
     Args:
         tables: whether the queues' tables must be there.
         threads: whether it works in threads, which no engine for asyncio can serve.
+        one: whether it works on one queue, and takes keys of its jobs.
     """
 
     def declare(function: Callable[..., None]) -> click.Command:
         def run(database: Database, targets: tuple[str, ...], **values: Any) -> None:
             queues = load_queues(targets)
-
+            if one and len(queues) > 1:
+                names = ", ".join(queues)
+                raise click.UsageError(f"{targets[0]} has several queues: name one, {names}")
             needed = {queue.mapping.table for queue in queues.values()} if tables else ()
             database.run(
                 lambda engine: function(Place(engine, queues, targets), **values),
@@ -110,19 +118,13 @@ def command(
                 threads=threads,
             )
 
-        return declared(function, run, targets_argument, *options, database_options)
+        for each in (database_options, *reversed(options)):
+            run = each(run)
+        run = target_argument(keys_argument(run)) if one else targets_argument(run)
+        name = function.__name__.replace("_", "-")
+        return click.command(name, help=function.__doc__)(run)
 
     return declare
-
-
-def declared(
-    function: Callable[..., None], run: Callable[..., None], *options: Option
-) -> click.Command:
-    """Return a command that has the name and the help of a function, and calls `run`."""
-    for each in reversed(options):
-        run = each(run)
-    name = function.__name__.replace("_", "-")
-    return click.command(name, help=function.__doc__)(run)
 
 
 def database_options(run: Callable[..., None]) -> Any:
@@ -156,26 +158,24 @@ def text(name: str, says: str, metavar: str = "NAME", **options: Any) -> Option:
 
 def number(name: str, says: str, *, most: int = 2**31 - 1, **options: Any) -> Option:
     """Make an option with a number from 1 to what every database takes as a limit."""
-    return click.option(name, type=click.IntRange(1, most), metavar="N", help=says, **options)
+    return text(name, says, "N", type=click.IntRange(1, most), **options)
 
 
 def seconds(name: str, says: str, *, zero: bool = False, **options: Any) -> Option:
     """Make an option of so many seconds, perhaps 0; the command gets a timedelta, or None."""
-    kind, as_time = click.FloatRange(min=0, min_open=not zero), _as_timedelta
-    return click.option(name, type=kind, callback=as_time, metavar="SECONDS", help=says, **options)
+    kind = click.FloatRange(0, MOST_SECONDS, min_open=not zero)
+    return text(name, says, "SECONDS", type=kind, callback=_as_timedelta, **options)
 
 
-json_option: Option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = flag("--json", "Print JSON.", "as_json")
 yes_option = flag("--yes", "Do it without asking.")
 host_option = text("--host", "The address to listen on.", default="127.0.0.1")
 
 
 def _as_timedelta(_context: object, _option: object, number: float | None) -> timedelta | None:
-    if number is None:
-        return None
-    if not number <= MOST_SECONDS:  # also what is no number
-        raise click.BadParameter(f"{number} is more than {MOST_SECONDS:,} seconds.")
-    return timedelta(seconds=number)
+    if number is not None and isnan(number):
+        raise click.BadParameter("it is no number.")
+    return None if number is None else timedelta(seconds=number)
 
 
 def ask(what: str, *, yes: bool) -> None:

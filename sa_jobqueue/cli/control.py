@@ -13,7 +13,7 @@ from ..control import pause as pause_queue
 from ..control import resume as resume_queue
 from ..control import workers as list_workers
 from ..control.tables import tables_for
-from ..model.queue_name import queue_name
+from ..model.keys import queue_name
 from ..owners.alive import OwnerState
 from .command import Place, ask, command, json_option, yes_option
 from .printing import print_json, print_table, right, time_text

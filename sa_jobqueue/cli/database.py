@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, make_url
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.util import greenlet_spawn
 
 from ..dialects import assume_locks, database_of, database_of_dialect
-from ..doctor.missing_columns import missing_columns
+from ..doctor.checks import missing_columns
 from .printing import in_one_line
 from .targets import load_target
 
@@ -30,8 +30,8 @@ URLS = (
     "sqlite:///FILE"
 )
 
-#: How long an SQLite connection waits for another writer, in milliseconds.
-BUSY_TIMEOUT = 30_000
+#: How long an SQLite connection waits for another writer, in seconds.
+BUSY_TIMEOUT = 30.0
 
 IN_MEMORY = (None, "", ":memory:")
 
@@ -79,10 +79,7 @@ class Database:
                     f"synchronous one, or --url, as in {URLS}"
                 )
             with driver_errors(), engine.connect() as connection:
-                database_of(connection)  # refuses servers that are too old
-            with engine.connect() as connection:
-                for table in tables:
-                    require_table(connection, table)
+                require_tables(connection, tables)
             return work(engine)
 
         return self.open(connected)
@@ -124,14 +121,12 @@ class Database:
 
     def _engine_of_url(self, awaits: bool) -> Any:
         url = make_url(str(self.url))
-        dialect = url.get_dialect()
+        dialect, options = url.get_dialect(), driver_options(url)
         if dialect.is_async or (awaits and dialect.get_async_dialect_cls(url).is_async):
             from sqlalchemy.ext.asyncio import create_async_engine  # it needs greenlet
 
-            made = create_async_engine(url)
-            wait_while_busy(made.sync_engine)
-            return made
-        return wait_while_busy(create_engine(url))
+            return create_async_engine(url, **options)
+        return create_engine(url, **options)
 
     def _engine_in(self, source: Any) -> Engine:
         bind = getattr(source, "kw", {}).get("bind", source)  # of a sessionmaker
@@ -171,35 +166,32 @@ def driver_errors() -> Iterator[None]:
         raise click.ClickException(f"{in_one_line(error)}{hint}") from error
 
 
-def wait_while_busy(engine: Engine) -> Engine:
-    """Have the connections of an engine wait while an SQLite file is busy; return the engine."""
-    if database_of_dialect(engine.dialect).one_writer:
-        event.listen(engine, "connect", _set_timeout)
-    return engine
+def driver_options(url: URL) -> dict[str, Any]:
+    """Return what create_engine() needs besides the URL."""
+    is_sqlite = url.get_backend_name() == "sqlite"
+    return {"connect_args": {"timeout": BUSY_TIMEOUT}} if is_sqlite else {}
 
 
-def _set_timeout(connection: Any, _: object) -> None:
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT}")
-
-
-def require_table(connection: Connection, table: Table) -> None:
-    """Refuse to go on without a table, or with one that lacks columns of its model.
+def require_tables(connection: Connection, tables: Iterable[Table]) -> None:
+    """Refuse a server that is too old, and a table that is missing or lacks columns of its model.
 
     Raises:
         ClickException: names what is missing, and the database.
     """
+    database_of(connection)
     where = shown_url(connection.engine)
-    if not inspect(connection).has_table(table.name, schema=table.schema):
-        raise click.ClickException(
-            f"there is no table {table.fullname!r} in {where}; metadata.create_all(engine) or a "
-            "migration creates it"
-        )
-    missing = missing_columns(connection.execute, table, connection.rollback)
-    if missing:
-        raise click.ClickException(
-            f"the table {table.fullname!r} in {where} lacks columns of its model: "
-            f"{', '.join(missing)}; your migration adds them: alembic upgrade head"
-        )
+    for table in tables:
+        if not inspect(connection).has_table(table.name, schema=table.schema):
+            raise click.ClickException(
+                f"there is no table {table.fullname!r} in {where}; metadata.create_all(engine) or "
+                "a migration creates it"
+            )
+        missing = missing_columns(connection.execute, table, connection.rollback)
+        if missing:
+            raise click.ClickException(
+                f"the table {table.fullname!r} in {where} lacks columns of its model: "
+                f"{', '.join(missing)}; your migration adds them: alembic upgrade head"
+            )
 
 
 def shown_url(engine: Engine) -> str:

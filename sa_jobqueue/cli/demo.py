@@ -24,18 +24,17 @@ import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from sqlalchemy import Engine, String, create_engine, func, inspect, select
+from sqlalchemy import Engine, String, create_engine, func, inspect, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ..counts.stats import count_by_status
 from ..dialects import database_of
 from ..model.mixins import JobMixin
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
-from .database import URLS, Database, shown_url, wait_while_busy
+from .database import URLS, Database, driver_options, shown_url
 from .printing import in_one_line
 
 ROWS_PER_COMMIT, BATCH, PAUSE, TICK, LINE_EVERY = 10, 100, 0.1, 0.5, 2.0
@@ -205,7 +204,8 @@ class Run:
 
 def run_child(role: str, work: Callable[..., bool], url: str, phase: Any, figures: Any) -> None:
     """Do a role's work, transaction by transaction, until the phase or the parent ends."""
-    parent, engine = multiprocessing.parent_process(), wait_while_busy(create_engine(url))
+    parent = multiprocessing.parent_process()
+    engine = create_engine(url, **driver_options(make_url(url)))
     figures[READY], last = True, DRAINING if role == "consumer" else RUNNING
     try:
         while parent is not None and parent.is_alive() and phase.value <= last:

@@ -12,9 +12,8 @@ import click
 from sqlalchemy import Engine
 
 from ..counts import overview, workers_needed
-from ..model.queue_name import queue_name
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..model.keys import queue_name
+from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue
 from .command import Place, command, host_option, number, seconds
 from .printing import print_json

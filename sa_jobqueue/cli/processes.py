@@ -27,7 +27,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from ..process.signals import first_signal_stops
+from ..process import first_signal_stops
 
 log = logging.getLogger("sa_jobqueue.cli")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..model.last_error import first_line
-from ..model.queue_name import queue_name
+from ..model.columns import first_line
+from ..model.keys import queue_name
 from ..schedules import ScheduleInfo, Schedules
 from .command import Place, ask, command, json_option, text, yes_option
 from .printing import print_json, print_table, time_text

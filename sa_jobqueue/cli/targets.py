@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -50,35 +50,26 @@ def load_lanes(targets: Iterable[str]) -> dict[str, Found]:
     """
     found: dict[str, Found] = {}
     for target in targets:
-        for name, each in _named(target):
-            if _queue_of(each) not in map(_queue_of, found.values()):
-                found[name] = each
+        named = {target: _load_queue(target)} if ":" in target else _in_module(target)
+        if not named:
+            raise click.ClickException(
+                f"{target!r} has no JobQueue and no workflow: name a class, as in {target}:Email"
+            )
+        for name, it in named.items():
+            lanes: dict[str, Found] = (
+                {f"{name}.{step.name}": step for step in it}
+                if isinstance(it, Workflow)
+                else {name: it}
+            )
+            for each, lane in lanes.items():
+                if _queue_of(lane) not in map(_queue_of, found.values()):
+                    found[each] = lane
     return found
 
 
 def load_queues(targets: Iterable[str]) -> dict[str, JobQueue[Any]]:
     """Import queues by the names of their targets; a workflow counts for its steps."""
     return {name: _queue_of(each) for name, each in load_lanes(targets).items()}
-
-
-def _named(target: str) -> Iterator[tuple[str, Found]]:
-    if ":" in target:
-        yield from _steps_of(target, _load_queue(target))
-        return
-    named = _in_module(target)
-    if not named:
-        raise click.ClickException(
-            f"{target!r} has no JobQueue and no workflow: name a class, as in {target}:Email"
-        )
-    for name, found in named.items():
-        yield from _steps_of(name, found)
-
-
-def _steps_of(name: str, found: Found | Workflow[Any]) -> Iterator[tuple[str, Found]]:
-    if isinstance(found, Workflow):
-        yield from ((f"{name}.{step.name}", step) for step in found)
-    else:
-        yield name, found
 
 
 def _queue_of(found: Found) -> JobQueue[Any]:
@@ -123,7 +114,13 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever the user's module raises
-        reason = f"{type(error).__name__}: {_text_and_place(error)}{_way_out(name, error)}"
+        names = (name, name.partition(".")[0])
+        own = isinstance(error, ModuleNotFoundError) and error.name in names
+        hint = (
+            "; write a module as in an import, such as shop.queues: it is looked for in the "
+            "current folder and on PYTHONPATH"
+        )
+        reason = f"{type(error).__name__}: {_text_and_place(error)}{hint if own else ''}"
         raise click.ClickException(f"cannot import {name!r}: {reason}") from error
 
 
@@ -135,11 +132,3 @@ def _text_and_place(error: Exception) -> str:
     own = [each for each in frames if not any(part in each.filename for part in FOREIGN)]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{in_one_line(error)}{where}"
-
-
-def _way_out(name: str, error: Exception) -> str:
-    if name.endswith(".py") or os.sep in name:
-        return "; write a module as in an import, such as shop.queues"
-    if isinstance(error, ModuleNotFoundError) and error.name in (name, name.partition(".")[0]):
-        return "; modules are looked for in the current folder and on PYTHONPATH"
-    return ""

@@ -50,7 +50,7 @@ def serve(
         import uvicorn
 
         from ..web import Access
-        from ..web.local import TOKEN, local_app, new_token
+        from ..web.application import TOKEN, local_app, new_token
     except ImportError as error:
         raise click.ClickException(MISSING) from error
     token, access = new_token(), Access.READ if read_only else Access.ADMIN

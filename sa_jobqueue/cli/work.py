@@ -12,14 +12,12 @@ import click
 from sqlalchemy import Connection, Engine
 from sqlalchemy.util import await_only
 
-from ..dialects import database_of
-from ..process.name import function_name
-from ..process.signals import SIGNALS, first_signal_stops
+from ..process import SIGNALS, first_signal_stops, function_name
 from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from .command import database_options, flag, number, seconds, targets_argument, text
-from .database import Database, driver_errors, require_table
+from .database import Database, driver_errors, require_tables
 from .logs import log_options, set_up_logging
 from .processes import OwnProcess, Supervisor
 from .targets import load_lanes, load_target
@@ -142,7 +140,7 @@ def _run_worker(
             raise click.ClickException(
                 f"{function_name(lane.handler)} is {'async def' if lane.is_async else 'plain'}, "
                 f"and {engine.url.drivername} is {'' if is_async else 'not '}for asyncio: name "
-                f"another engine or driver, {ASYNC_DRIVERS} for async def; two commands run both"
+                f"a driver of the other kind, {ASYNC_DRIVERS} for async def; two commands run both"
             )
     kind: Any = Worker
     if is_async:
@@ -157,9 +155,7 @@ def _run_worker(
         worker.stop()
 
     def check(connection: Connection) -> None:
-        database_of(connection)  # refuses servers that are too old
-        for table in {lane.mapping.table for lane in lanes.values()}:
-            require_table(connection, table)
+        require_tables(connection, {lane.mapping.table for lane in lanes.values()})
 
     def done(result: Any) -> Any:
         return await_only(result) if is_async else result

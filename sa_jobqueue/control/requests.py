@@ -15,8 +15,8 @@ from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError, NotClaimed
 from ..fence.claim import fence_of, jobs_with_keys
 from ..fence.token import Fence
+from ..model.keys import mapping_of_queue, queue_name
 from ..model.mapping import QueueMapping, any_mapping_of
-from ..model.queue_name import mapping_of_queue, queue_name
 from ..model.status import status_is
 from ..sessions.writer import AnyConnection, AnySession, Writer, session_of, writing
 from .tables import KEY_LENGTH, ControlTables, names_missing_tables, tables_for

@@ -13,10 +13,10 @@ from weakref import WeakSet
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, Text
 
 from ..errors import ArgumentError
-from ..model.beside import CONTROL, beside
 from ..model.columns import OWNER_LENGTH, timestamp_type
+from ..model.keys import CONTROL, beside
 from ..model.mapping import QueueMapping
-from ..sessions.missing_tables import missing_tables_named
+from ..sessions.transactions import missing_tables_named
 
 #: The longest name of a queue: its table's schema and name, and a status.
 QUEUE_LENGTH = 150

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, insert, select, update
 
 from ..dialects.clock import as_utc, utc_now
-from ..model.queue_name import mapping_of_queue, queue_name
+from ..model.keys import mapping_of_queue, queue_name
 from ..owners.alive import OwnerState, owner_states
 from ..sessions.writer import AnySession, session_of
 from .tables import HOST_LENGTH, ControlTables, names_missing_tables, tables_for

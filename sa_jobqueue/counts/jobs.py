@@ -24,10 +24,8 @@ from ..model.mapping import QueueMapping
 from ..model.status import CANCELLED, FAILED, JobStatus
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
-from ..strategies.parts.ready_rows import ReadyRows
-from .count import Count, Counted, count_rows
-from .schema import has_newest, indexes_of
-from .waiting import LEVELS, each_level
+from ..strategies.ready_rows import ReadyRows
+from .count import LEVELS, Count, Counted, count_rows, each_level, has_newest, indexes_of
 
 #: Without an index, failed jobs are looked for among so many rows, those with the largest keys.
 LOOK = 10_000

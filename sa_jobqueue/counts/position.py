@@ -31,10 +31,9 @@ from ..model.status import status_again
 from ..sessions.built_once import built_once
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
-from ..strategies.parts.ready_rows import ReadyRows
-from .count import Counted
+from ..strategies.ready_rows import ReadyRows
+from .count import Counted, each_level
 from .stats import finish_rate, has_rate, no_rate
-from .waiting import each_level
 
 #: How often to look again for a job that others move meanwhile. In practice once or twice.
 MOST_LOOKS = 10

@@ -16,7 +16,7 @@ from sqlalchemy import inspect as sa_inspect
 
 from ..dialects.examination import IndexColumn, ServerIndex
 from ..dialects.schema_changes import OnlineIndex, RenameIndex
-from ..doctor.wanted_index import WantedIndex, name_of, same_predicate
+from ..doctor.index_checks import WantedIndex, name_of, same_predicate
 from ..errors import ArgumentError
 from ..model.indexes import index_serving, job_indexes, shortened, twin
 from ..queue import JobQueue

@@ -81,9 +81,11 @@ def _value(mapping: QueueMapping, name: str, value: Any) -> Any:
         return value
     try:
         wanted = kind.python_type
-        found = _FROM_TEXT[wanted](str(value)) if wanted in _FROM_TEXT else value
     except NotImplementedError:
         return value
+    found: Any
+    try:
+        found = _FROM_TEXT[wanted](str(value)) if wanted in _FROM_TEXT else value
     except (ValueError, ArithmeticError):
         found = None
     fits = isinstance(found, (float, int) if wanted is float else wanted)

@@ -1,12 +1,16 @@
 """Choose the connection and the transaction in which a verb writes.
 
-No verb commits or rolls back. This module adds three things to the caller's session:
+No verb commits or rolls back. This module adds four things to the caller's session:
 
 * every statement of a verb goes to the bind that *writes* go to, even where a
   routing session would send a SELECT to a replica;
 * a transaction that a verb begins is fit for claims (READ COMMITTED on MySQL and
   MariaDB); a transaction that is open already is left as it is;
-* under AUTOCOMMIT, statements that belong together become one transaction.
+* under AUTOCOMMIT, statements that belong together become one transaction;
+* the session's hooks learn that a verb writes. The verbs write with statements on tables, past
+  the session. An extension that asks whether a session was written to, such as zope.sqlalchemy,
+  listens to flushes and to the UPDATEs of entities. Without our announcement it would consider
+  the session unchanged, and roll back.
 """
 
 from __future__ import annotations
@@ -24,19 +28,20 @@ from sqlalchemy import (
     Executable,
     RootTransaction,
     Table,
+    event,
     false,
     update,
 )
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import CursorResult, Result
-from sqlalchemy.orm import Mapper, Session, scoped_session
+from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
+from sqlalchemy.orm import Mapper, ORMExecuteState, Query, Session, scoped_session
 
 from ..dialects import Database, database_of
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from .compiled_once import compiled_once
-from .hooks import announce_write, has_execute_hooks
-from .undo import undo_on_savepoint_rollback
+from .transaction_end import undo_on_savepoint_rollback
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
 
@@ -347,3 +352,45 @@ def _routed_to_writes(session: Session, mapping: QueueMapping, hooked: bool) -> 
         yield _writer_in(session, mapping, hooked)
     finally:
         del vars(session)["get_bind"]
+
+
+#: The execution option of an UPDATE that the hooks see and the database does not.
+ANNOUNCED = "sa_jobqueue_write"
+
+
+def has_execute_hooks(session: Session) -> bool:
+    """Tell whether do_orm_execute hooks may add criteria to the session's SELECTs."""
+    return bool(session.dispatch.do_orm_execute)
+
+
+def announce_write(session: Session, mapping: QueueMapping, *, hooked: bool) -> None:
+    """Tell the session's hooks that a verb writes to rows of a mapped class.
+
+    They see an UPDATE of the class by do_orm_execute and after_bulk_update, with a WHERE that
+    is false and the execution option ANNOUNCED. The database does not get this UPDATE: the last
+    hook, which is ours, answers it. A hook that refuses writes raises before the verb has written.
+
+    Args:
+        hooked: what :func:`has_execute_hooks` returns.
+    """
+    if not (hooked or session.dispatch.after_bulk_update):
+        return
+    status = mapping.attributes.get("status")
+    query: Query[Any] = Query(mapping.entity, session).filter(false())
+    query = query.execution_options(**{ANNOUNCED: True})
+    values: dict[Any, Any] = {} if status is None else {status: mapping.attribute("status")}
+    event.listen(session, "do_orm_execute", _answered)
+    try:
+        query.update(values, synchronize_session=False)
+    finally:
+        event.remove(session, "do_orm_execute", _answered)
+
+
+class _NoRows(IteratorResult[Any]):
+    rowcount = 0
+
+
+def _answered(state: ORMExecuteState) -> Result[Any] | None:
+    if ANNOUNCED not in state.execution_options:
+        return None
+    return _NoRows(SimpleResultMetaData([]), iter(()))

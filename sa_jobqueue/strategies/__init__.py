@@ -10,18 +10,14 @@ from ..errors import ArgumentError, UnsupportedDatabase
 from ..model.keys import key_values
 from ..sessions.writer import Writer
 from .advisory import Advisory
-from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
 from .key_limits import SKIP, WAIT, KeyLimit, key_limits
-from .parts.candidate_reads import CandidateReads
-from .parts.job_reads import LockingRead, ReadBack
-from .parts.mark import Mark
-from .parts.ready_lock import ReadyLock
 from .per_key import PerKey
-from .skip_locked import SkipLocked
+from .reads import CandidateReads, LockingRead, ReadBack, ReadyLock
+from .skip_locked import Candidates, SkipLocked
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Mark, Strategy
 from .strict_order import StrictOrder
 from .update_then_select import UpdateThenSelect
 

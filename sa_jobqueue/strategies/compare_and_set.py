@@ -11,13 +11,11 @@ from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import Database
 from ..model.keys import key_values
-from ..model.plain_rows import row_columns
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .parts.job_reads import ReadBack, loading_options
-from .parts.mark import Mark
+from .reads import ReadBack, loading_options, row_columns
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Mark, Strategy
 
 
 class CompareAndSet(Strategy):

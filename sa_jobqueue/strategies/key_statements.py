@@ -41,8 +41,7 @@ from ..model.keys import columns_are_in
 from ..model.status import status_is
 from ..sessions.writer import Writer
 from .key_limits import SKIP, KeyLimit
-from .parts.adapted import adapted
-from .parts.ready_rows import LIMIT, ReadyRows
+from .ready_rows import LIMIT, ReadyRows, adapted
 
 log = logging.getLogger("sa_jobqueue.claim")
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of
-from ..process.runtime import THREADS, Flag
+from ..process import THREADS, Flag
 from ..queue import JobQueue
 from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of

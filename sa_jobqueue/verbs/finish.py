@@ -30,12 +30,10 @@ from sqlalchemy import select
 
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
-from ..fence.change import Change
 from ..fence.claim import FencedJobs, by_mapping, jobs_by_token
-from ..fence.dates import distinct
-from ..fence.token import LetGo
+from ..fence.token import Change, LetGo, distinct
 from ..fence.write import write
-from ..model.last_error import error_length, error_text, first_line
+from ..model.columns import error_length, error_text, first_line
 from ..model.mapping import QueueMapping
 from ..model.status import DONE, UNCLAIMED
 from ..model.transitions import (

@@ -16,9 +16,8 @@ from sqlalchemy import BigInteger, ColumnElement, bindparam, select
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
-from ..events.claimable import note_claimable
 from ..events.event import EVENT_OF_VERB, Event, EventJob
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..fence.claim import each_job, jobs_with_keys
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of, word_of

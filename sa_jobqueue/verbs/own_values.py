@@ -18,9 +18,9 @@ from sqlalchemy import ClauseElement, Column
 from sqlalchemy.orm import InstrumentedAttribute
 
 from ..errors import ArgumentError
-from ..fence.change import Change
 from ..fence.claim import FencedJobs
 from ..fence.statements import own_parameter
+from ..fence.token import Change
 from ..model.mapping import QueueMapping
 
 #: Own columns with their values; or a function that returns them for a job, as it was given.

@@ -6,19 +6,14 @@ costs time only: the worker claims at least once in each `poll`, whatever it hea
 if that is longer, where the watcher looks in each `poll`.
 
 ======================  =====================================================
-``wakeups``             Wakeups: all that wakes one worker
-``in_process``          jobs that this process has made claimable
-``watcher``             the thread, or task, that waits for a source, and looks
-``alarm``               rings; pauses after a ring that was for nothing
-``pace``                how often to look
-``look``                the plain read for due jobs, and for the next due time
-``source``              what a watcher waits for
-``looking``             MySQL, MariaDB and others: nothing tells, so look
+``wakeups``             Wakeups: all that wakes one worker; jobs that this process has made
+``watcher``             the thread, or task, that waits for a source, and how often it looks;
+                        the alarm: it pauses after a ring that was for nothing
+``source``              what it waits for, and the plain read for due jobs
 ``listening``           PostgreSQL: LISTEN
-``data_version``        SQLite in WAL mode: PRAGMA data_version
 ======================  =====================================================
 
-What the verbs do for it is in ``events/claimable.py``.
+What the verbs do for it is in ``events/notes.py``.
 """
 
 from .wakeups import Wakeups

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 from sqlalchemy import Engine
 
 from ..dialects import Database
-from ..events.channel import channel_of
-from ..process.runtime import Runtime
+from ..events.listeners import watch_flushes
+from ..events.notes import channel_of
+from ..model.mapping import QueueMapping, any_mapping_of
+from ..process import Runtime
 from ..strategies import ClaimSpec
-from .alarm import Alarm
-from .data_version import DataVersion
-from .in_process import woken_by_verbs
 from .listening import Listening
-from .look import Look
-from .looking import Looking
-from .source import Source
-from .watcher import Watcher
+from .source import DataVersion, Look, Looking, Source
+from .watcher import Alarm, Watcher
 
 #: How long after a ring a look for due times comes, if the worker is still idle then.
 AFTER_CLAIM = timedelta(milliseconds=100)
@@ -129,3 +128,34 @@ class Wakeups:
             heard=self._hear,
             noticed=self._watcher.notice,
         )
+
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def woken_by_verbs(mappings: Iterable[QueueMapping], wake: Callable[[], None]) -> Iterator[None]:
+    """Have a function called after each commit that makes jobs of these classes claimable."""
+    # All of them before any gets the call: a new mapping takes those of its parent.
+    found = {
+        any_mapping_of(mapper)
+        for mapping in mappings
+        for mapper in mapping.mapper.self_and_descendants
+    }
+    for mapping in found:
+        watch_flushes(mapping.mapper)
+    _change(found, lambda calls: (*calls, wake))
+    try:
+        yield
+    finally:
+        _change(found, lambda calls: tuple(call for call in calls if call is not wake))
+
+
+_Calls = tuple[Callable[[], None], ...]
+
+
+def _change(mappings: Iterable[QueueMapping], changed: Callable[[_Calls], _Calls]) -> None:
+    with _one_at_a_time:
+        for mapping in mappings:
+            mapping.wake_calls = changed(mapping.wake_calls)
+            mapping.wakes = mapping.args.notify or bool(mapping.wake_calls)

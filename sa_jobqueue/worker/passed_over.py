@@ -34,7 +34,7 @@ from ..dialects import is_mistake, is_refusal
 from ..dialects.clock import utc_now
 from ..dialects.connections import driver_errors
 from ..errors import JobQueueError
-from ..events.listener import called_on
+from ..events.event import called_on
 from ..events.listeners import copy_of
 from ..fence.claim import Claim
 from ..model.mapping import QueueMapping
@@ -158,7 +158,7 @@ class PassedOver(Generic[T]):
         """Select the keys of so many due jobs, and of those that may be passed over."""
         spec, mapping = self.queue_of(lane).plan.spec, lane.mapping
         may_overtake = not spec.limits and not spec.strict
-        most = MOST - len(self._keys(lane)) if may_overtake else 0
+        most = max(MOST - len(self._keys(lane)), 0) if may_overtake else 0
         due = [mapping.attribute("run_at") <= utc_now()] if mapping.has("run_at") else []
         return (
             select(*mapping.key_attributes)

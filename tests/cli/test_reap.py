@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 import pytest
 from sqlalchemy import Engine, select, update
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, Owner, claim
+from sa_jobqueue import Owner, claim
 from sa_jobqueue.dialects.clock import utc_now
 
 from .conftest import Run
@@ -86,29 +84,6 @@ def test_claims_of_others_are_left_alone_unless_an_option_says_so(
         result = run("reap", MESSAGES, "--url", url, *options)
 
     assert (result.exit_code, result.stdout[: len(said)]) == (0, said)
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_timer_outlives_a_server_that_is_away(
-    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds: list[int] = []
-    reap = JobQueue.reap
-
-    def fail_once(queue: JobQueue[Message], session: Session, **how: object) -> object:
-        rounds.append(1)
-        if len(rounds) == 2:
-            raise OperationalError(None, None, Exception("connection refused"))
-        if len(rounds) == 3:
-            signal.raise_signal(signal.SIGTERM)
-        return reap(queue, session, **how)  # type: ignore[arg-type]  # forwarded
-
-    monkeypatch.setattr(JobQueue, "reap", fail_once)
-
-    result = run("reap", MESSAGES, "--url", url, "--every", 0.01)
-
-    assert result.exit_code == 0
-    assert result.output == "tried again in 0.01 s: connection refused\nstopped\n"
 
 
 def test_all_steps_of_a_workflow_are_reaped(run: Run, url: str, engine: Engine) -> None:

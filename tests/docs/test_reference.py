@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import JobQueueError, errors
-from sa_jobqueue.model.options import QueueArgs
+from sa_jobqueue.model.status import QueueArgs
 
 from .markdown import ROOT, page, table
 from .plain_english import findings

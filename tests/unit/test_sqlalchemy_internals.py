@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 import sa_jobqueue
-from sa_jobqueue.strategies.parts.adapted import adapted
+from sa_jobqueue.strategies.ready_rows import adapted
 from tests.models import Email
 
 PACKAGE = Path(sa_jobqueue.__file__).parent
@@ -36,11 +36,11 @@ USES = {
     "dialects/mariadb.py: _mariadb_normalized_version_info",
     "migration/runner.py: _transaction",
     "model/mixins.py: _primary_key_argument",
-    "model/types.py: _type_affinity",
-    "model/types.py: _variant_mapping",
-    "sessions/hooks.py: SimpleResultMetaData",
+    "model/columns.py: _type_affinity",
+    "model/columns.py: _variant_mapping",
+    "sessions/writer.py: SimpleResultMetaData",
+    "sessions/writer.py: dispatch",
     "dialects/connections.py: greenlet_spawn",
-    "sessions/hooks.py: dispatch",
     "sessions/show.py: _remove_newly_deleted",
     "sessions/writer.py: _is_clean",
     "wakeups/listening.py: await_only",

@@ -15,13 +15,9 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    column,
     func,
-    insert,
-    inspect,
     literal_column,
     select,
-    table,
     text,
 )
 from sqlalchemy.exc import DBAPIError
@@ -30,34 +26,24 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import (
     ArgumentError,
     JobMixin,
-    RetryMixin,
     claim,
     claim_statements,
     complete,
     is_transient,
 )
 from sa_jobqueue.migration import (
-    add_job_columns,
-    create_job_indexes,
-    drop_job_columns,
-    drop_job_indexes,
-    patiently,
-    reset_storage,
     timestamp_type,
-    tune_storage,
 )
 from tests.contract.partitions.support import (
     ENTITIES,
     FIRST_DAY,
     Base,
     Moving,
-    Parcel,
     Report,
     add,
     ids,
     statuses,
 )
-from tests.migration.support import migrating
 from tests.support import SERVERS, Sessions, make_engine, statements_seen
 
 PARTITIONS = 8
@@ -95,42 +81,6 @@ def test_a_partition_of_done_rows_is_dropped_and_claims_go_on(
 
 
 # -- tables that are there already -----------------------------------------------
-
-
-@servers
-def test_a_table_in_partitions_becomes_a_queue(fresh_database: URL, db_alias: str) -> None:
-    engine = make_engine(fresh_database)
-    with engine.begin() as connection:
-        if db_alias == "postgresql":
-            create = "CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
-            connection.execute(text(create))
-            for number, ends in enumerate(("(MINVALUE) TO (50)", "(50) TO (MAXVALUE)")):
-                part = f"CREATE TABLE parcel_{number} PARTITION OF parcel FOR VALUES FROM {ends}"
-                connection.execute(text(part))
-        else:
-            create = "CREATE TABLE parcel (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
-            connection.execute(text(create))
-        connection.execute(
-            insert(table("parcel", column("id"))), [{"id": n + 1} for n in range(100)]
-        )
-
-    with migrating(engine) as op:
-        add_job_columns(op, "parcel", JobMixin, RetryMixin, existing_rows="id % 10 = 0")
-        create_job_indexes(op, "parcel")
-        tune_storage(op, "parcel")
-        patiently(op, lambda: op.add_column("parcel", Column("name", String(20))))
-
-    with Session(engine) as session:
-        assert ids(claim(session, Parcel, owner="w", limit=100)) == list(range(10, 101, 10))
-
-    with migrating(engine) as op:
-        reset_storage(op, "parcel")
-        drop_job_indexes(op, "parcel")
-        drop_job_columns(op, "parcel", JobMixin, RetryMixin)
-
-    assert {column["name"] for column in inspect(engine).get_columns("parcel")} == {"id", "name"}
-    assert inspect(engine).get_indexes("parcel") == []
-    engine.dispose()
 
 
 # -- rows that move --------------------------------------------------------------

@@ -137,11 +137,9 @@ class Workers:
         self.declare(queue, handler, transactional=transactional, timeout=timeout)
         return queue
 
-    def declare(
-        self, queue: Any, handler: Callable[..., Any] | None = None, **options: Any
-    ) -> None:
+    def declare(self, queue: Any, given: Callable[..., Any] | None = None, **options: Any) -> None:
         """Give a queue its handler, awaited if need be."""
-        handler: Any = self.note if handler is None else handler
+        handler: Any = self.note if given is None else given
         if self.awaits and not is_awaited(handler):
             handler = in_greenlet(handler) if options.get("transactional") else in_thread(handler)
         queue.handler(**options)(handler)

@@ -140,7 +140,9 @@ def failing(
 
 def renewal_of(table: str) -> Callable[[str], bool]:
     """Return what tells whether a statement renews claims of a table."""
-    return lambda text: bool(re.match(rf"UPDATE {table} SET (\w+\.)?owner_date", text))
+    return lambda text: bool(
+        re.match(rf"UPDATE {table} (FORCE INDEX \(\w+\) )?SET owner_date", text)
+    )
 
 
 class Faults:

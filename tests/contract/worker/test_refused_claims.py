@@ -264,6 +264,7 @@ def test_where_no_row_is_to_be_passed_over_the_worker_ends(
     with pytest.raises(Exception, match=rf"{UNKNOWN}|(?i:constraint)"):
         workers.drain(workers.queue(Wall, **limits), limit=2, owner="w")
 
+    assert 300 < impatient.ahead < 3000
     assert (1, "unclaimed", 0) in left(workers)
     assert "cannot be claimed" not in caplog.text
     assert caplog.text.count("refuses a claim") == 1

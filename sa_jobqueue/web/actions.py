@@ -1,4 +1,4 @@
-"""Actions: what the buttons of a queue and of a job do, after a preview.
+"""Actions: what the buttons of a queue, of a job and of a schedule do, after a preview.
 
 A button sends a form, and is answered by the address of its preview: so the browser's Back shows
 the preview again. A preview changes nothing. The answer to the button of a preview says what was
@@ -11,18 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from sqlalchemy import Table
 from starlette.responses import Response
 
-from ...control import pause, resume
-from ...control.tables import tables_for
-from ...counts import Listed, count_failed, list_jobs
-from ...counts.schema import has_table
-from ...dialects.clock import as_utc
-from ...queue import JobQueue
-from ...steering import (
+from ..control import pause, resume
+from ..control.tables import tables_for
+from ..counts import Listed, count_failed, list_jobs
+from ..counts.count import has_table
+from ..dialects.clock import as_utc
+from ..model.keys import SCHEDULES
+from ..model.mapping import mapping_of
+from ..queue import JobQueue
+from ..schedules import ScheduleInfo, Schedules
+from ..steering import (
     BATCH,
     JobState,
     Key,
@@ -35,8 +39,8 @@ from ...steering import (
     retry_jobs,
     states_of,
 )
-from ..door import Problem, Visit, refuse_readers
-from ..reading import reading
+from .door import Problem, Visit, refuse_readers
+from .rendering import reading
 
 #: A priority is a small integer.
 PRIORITIES = range(-(2**15), 2**15)
@@ -261,3 +265,69 @@ def _previewed(visit: Visit, queue: JobQueue[Any], what: str) -> dict[str, str] 
         raise refused(f"The form does not tell the {what} of each job.")
     texts = [key_text(key_from(queue.mapping, str(key))) for key in keys]
     return dict(zip(texts, map(str, values), strict=True))
+
+
+class ListedSchedule(NamedTuple):
+    """A schedule of a queue of the site; `queue` is the queue's name on the site."""
+
+    queue: str
+    info: ScheduleInfo
+    schedules: Schedules
+
+
+def show_schedules(visit: Visit) -> Response:
+    """Show the schedules of the site's queues."""
+    listed, missing = _list(visit)
+    declared = bool(visit.site.beside(SCHEDULES))
+    return visit.page("schedules", listed=listed, declared=declared, missing=missing)
+
+
+def show_run(visit: Visit) -> Response:
+    """Show which job a schedule would insert now."""
+    refuse_readers(visit)
+    return visit.page("preview_schedule", listed=_named(visit, visit.value("name")))
+
+
+def change_schedule(visit: Visit) -> Response:
+    """Do what a button asks for; before a job is inserted, go to a preview."""
+    verb, name = visit.value("verb"), visit.value("name")
+    if verb not in ("run", "pause", "resume"):
+        raise refused(f"There is no action {verb!r}.")
+    queue, _, schedules = _named(visit, name)
+    if verb == "run" and "confirm" not in visit.form:
+        return visit.redirect(visit.links("schedules", "run"), name=name)
+
+    def change(session: Any) -> bool:
+        if verb == "run":
+            schedules.run_now(session, name, visit.site.queues[queue])
+            return True
+        return (
+            schedules.pause(session, name) if verb == "pause" else schedules.resume(session, name)
+        )
+
+    changed = visit.site.steering(queue).run(change)
+    visit.log(f"{verb} schedule", queue, [(name,)], [(name,)] if changed else [])
+    return visit.redirect(visit.links("schedules"))
+
+
+def _named(visit: Visit, name: str) -> ListedSchedule:
+    found = [each for each in _list(visit)[0] if each.info.name == name]
+    if not found:
+        raise Problem(404, "No such schedule", f"The queues have no schedule {name!r}.")
+    return found[0]
+
+
+def _list(visit: Visit) -> tuple[list[ListedSchedule], list[str]]:
+    """Read the schedules beside the queues, and name the tables that are not there."""
+    site = visit.site
+    listed, missing = [], []
+    with reading(site.engine) as session:
+        for schedules in site.beside(SCHEDULES):
+            table: Table = mapping_of(schedules.entity).table
+            if not has_table(session.connection(), table):
+                missing.append(table.fullname)
+                continue
+            for info in schedules.all(session):
+                names = site.names_of.get(info.queue, ())[:1]
+                listed += [ListedSchedule(name, info, schedules) for name in names]
+    return listed, missing

@@ -1,4 +1,4 @@
-"""start_round(): the same rows again and again, such as a mailing to the same subscribers.
+"""Rounds: the same rows again and again, such as a mailing to the same subscribers.
 
 ::
 
@@ -33,30 +33,39 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Engine, Table, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Table,
+    and_,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.orm import Session
 
-from ..dialects import is_integrity_error
-from ..dialects.clock import utc_now
-from ..errors import ArgumentError
-from ..events.claimable import note_claimable
-from ..events.event import Event
-from ..events.notes import note, tell
-from ..model.keys import by_key, key_batches, key_is_in, key_values, row_like
-from ..model.mapping import QueueMapping, any_mapping_of
-from ..model.round_table import round_table
-from ..model.status import CLAIMED, UNCLAIMED, status_is
-from ..model.transitions import left_by, put_in_round, words_of
-from ..owners.named_lock import named_lock
-from ..sessions.show import show_expired
-from ..sessions.transactions import run_with_retries
-from ..sessions.writer import AnySession, Writer, writing
+from .dialects import is_integrity_error
+from .dialects.clock import utc_now
+from .errors import ArgumentError
+from .events.event import Event
+from .events.notes import note, note_claimable, tell
+from .model.columns import round_table
+from .model.keys import by_key, key_batches, key_is_in, key_values, row_like
+from .model.mapping import QueueMapping, any_mapping_of
+from .model.status import CLAIMED, UNCLAIMED, status_is
+from .model.transitions import FINISHED, left_by, put_in_round, words_of
+from .owners.named_lock import named_lock
+from .sessions.show import show_expired
+from .sessions.transactions import run_with_retries
+from .sessions.writer import AnySession, Writer, writing
 
 log = logging.getLogger("sa_jobqueue.rounds")
-
-R = TypeVar("R")
 
 #: How many rows one UPDATE, and with an Engine one transaction, puts into a round.
 CHUNK = 10_000
@@ -110,7 +119,7 @@ def start_round(
         with writer.atomically():
             number = start.in_transaction(writer)
         if mapping.listeners:
-            note(writer, mapping, _event(mapping, None))
+            note(writer, mapping, Event("after_change", "start_round", mapping.entity))
         if mapping.wakes:
             note_claimable(writer, mapping)
     return number
@@ -142,20 +151,20 @@ class _Start:
     def in_own_transactions(self, engine: Engine) -> int:
         """Start a round and commit each chunk, or finish an interrupted start."""
         with named_lock(engine, f"sa_jobqueue rounds of {self.mapping.table.fullname}") as lock:
-            number = self._run(engine, self._take_or_resume_number)
-
-            rows, after = 0, cast("Key | None", ())
+            run = partial(self._run, engine)
+            number: int = run(self._take_or_resume_number)
+            after: Key | None = ()
             while after is not None:
                 lock.check()
-                put = partial(self._put_if_open, number=number, after=after)
-                rows, after = self._run(engine, put)
+                rows, after = run(partial(self._put_if_open, number=number, after=after))
                 log.debug("%s: %d more rows are in round %d", self.mapping, rows, number)
                 if self.mapping.listeners and rows:
-                    tell(self.mapping, _event(self.mapping, rows))
+                    event = Event("after_change", "start_round", self.mapping.entity, count=rows)
+                    tell(self.mapping, event)
         return number
 
-    def _run(self, engine: Engine, work: Callable[[Writer], R]) -> R:
-        def in_session(session: Session) -> R:
+    def _run(self, engine: Engine, work: Callable[[Writer], Any]) -> Any:
+        def in_session(session: Session) -> Any:
             with writing(session, self.mapping) as writer, writer.atomically():
                 writer.lock_writes(self.mapping.table)
                 return work(writer)
@@ -225,28 +234,18 @@ class _Start:
     def _put_chunk(self, writer: Writer, number: int, after: Key) -> tuple[int, Key | None]:
         """Put in the next chunk; return how many rows, and its last key or None at the end."""
         mapping, keys = self.mapping, self.mapping.key_attributes
-        behind = _follows(keys, after) if after else []
-        found = select(*keys).where(
-            *self.where, _older(mapping.attribute("round"), number), *behind
-        )
+        behind: list[Any] = [key > value for key, value in zip(keys, after, strict=False)]
+        if len(after) > 1:  # the first criterion bounds the index on every database
+            behind = [keys[0] >= after[0], tuple_(*keys) > row_like(keys, after)]
+        older = mapping.attribute("round").between(1 - number, number - 1)
+        found = select(*keys).where(*self.where, older, *behind)
         found = by_key(found, mapping.table, writer.database).order_by(*keys).limit(self.chunk)
         taken = [tuple(key) for key in writer.orm(found)]
-        put = self._update(writer, number)
-        batches = map(key_values, key_batches(taken))
-        rows = sum(writer.core(put, {_KEYS: batch}).rowcount for batch in batches)
-        if left := len(taken) - rows:
-            log.warning("%s: %d rows were left out of round %d", mapping, left, number)
-        return rows, taken[-1] if len(taken) == self.chunk else None
-
-    def _update(self, writer: Writer, number: int) -> Any:
-        """Make the UPDATE that puts rows into the round; claimed rows get a note to join it.
-
-        It is one statement for both: between two statements a row may be claimed or
-        finished.
-        """
-        mapping = self.mapping
+        # One statement puts unclaimed rows in, and notes for claimed ones that they join: between
+        # two statements a row may be claimed or finished.
         put = writer.database.update_by_key(mapping.table, mapping.keys).where(
-            _older(mapping.column("round"), number), key_is_in(mapping, _KEYS, writer.database)
+            mapping.column("round").between(1 - number, number - 1),
+            key_is_in(mapping, _KEYS, writer.database),
         )
         if mapping.is_queue:
             known = words_of(mapping, (UNCLAIMED, CLAIMED, *left_by("start_round")))
@@ -254,27 +253,85 @@ class _Start:
             put = put.where(or_(*(status_is(status, word) for word in known)))
         # The round comes first and the status last: MySQL's assignments see the values that
         # the earlier ones wrote.
-        return put.ordered_values(*put_in_round(mapping, number).items())
-
-
-def _event(mapping: QueueMapping, rows: int | None) -> Event:
-    """Make the event of rows that were put into a round; nobody knows their keys."""
-    return Event("after_change", "start_round", mapping.entity, count=rows)
-
-
-def _older(round_: Any, number: int) -> ColumnElement[bool]:
-    """Return the criterion that a row is in an older round, or will join an older round."""
-    older: ColumnElement[bool] = round_.between(1 - number, number - 1)
-    return older
-
-
-def _follows(keys: Sequence[Any], after: Key) -> list[ColumnElement[bool]]:
-    """Return criteria of which the first bounds the index on every database."""
-    if len(after) < 2:
-        return [key > value for key, value in zip(keys, after, strict=False)]
-    return [keys[0] >= after[0], tuple_(*keys) > row_like(keys, after)]
+        put = put.ordered_values(*put_in_round(mapping, number).items())
+        batches = map(key_values, key_batches(taken))
+        rows = sum(writer.core(put, {_KEYS: batch}).rowcount for batch in batches)
+        if left := len(taken) - rows:
+            log.warning("%s: %d rows were left out of round %d", mapping, left, number)
+        return rows, taken[-1] if len(taken) == self.chunk else None
 
 
 def _value_text(value: Any) -> str:
     """Write a value of the criteria; the values of IN sorted, since a set has any order."""
     return str(sorted(map(repr, value))) if isinstance(value, list | set | tuple) else repr(value)
+
+
+@dataclass(frozen=True)
+class RoundProgress:
+    """How far a round is.
+
+    Attributes:
+        round: its number; 0 counts the rows that are in no round.
+        started: whether all of its rows have been put in; False while start_round() runs,
+            and after it was interrupted.
+        unclaimed: how many of its rows are unclaimed, or in a further ``ready`` status.
+        claimed: how many of its rows are claimed, or in a further ``during`` status.
+        joining: how many rows are still claimed from before, and join the round when that
+            claim ends.
+        done: how many of its rows are done.
+        failed: how many of its rows are failed.
+        cancelled: how many of its rows are cancelled.
+    """
+
+    round: int
+    started: bool
+    unclaimed: int
+    claimed: int = 0
+    joining: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def finished(self) -> int:
+        """How many rows are done, failed or cancelled."""
+        return sum(getattr(self, status) for status in FINISHED)
+
+    @property
+    def total(self) -> int:
+        """How many rows the round has."""
+        return self.unclaimed + self.claimed + self.joining + self.finished
+
+
+def round_progress(
+    session: AnySession, entity: type[Any], number: int | None = None
+) -> RoundProgress:
+    """Count the rows of a round by what has become of them, in one read of the table.
+
+    Args:
+        session: the caller's session.
+        entity: a mapped class with RoundMixin.
+        number: the number of the round; None for the newest round.
+
+    Raises:
+        ArgumentError: a class without RoundMixin.
+    """
+    mapping = any_mapping_of(entity)
+    rounds = round_table(mapping).c
+    with writing(session, mapping, reads=True) as writer:
+        newest = select(func.max(rounds.round))
+        round_: int = (writer.core(newest).scalar() or 0) if number is None else number
+        started = writer.core(select(rounds.started_at).where(rounds.round == round_)).scalar()
+        # Minus the number says that a claimed row joins the round when its claim ends; and of a
+        # class without JobMixin, that the round is done with the row.
+        column = mapping.attribute("round")
+        here, minus = column == round_, and_(column == -round_, column < 0)
+        which: dict[str, Any] = {"unclaimed": here, "done": minus}
+        if mapping.is_queue:
+            claimed = mapping.has_status(*mapping.during)
+            which = {word: and_(here, mapping.has_status(mapping.word(word))) for word in FINISHED}
+            which["unclaimed"] = and_(here, mapping.has_status(*mapping.ready))
+            which["claimed"], which["joining"] = and_(here, claimed), and_(minus, claimed)
+        counts = (func.count(case((is_so, 1))).label(str(word)) for word, is_so in which.items())
+        counted = writer.orm(select(*counts).where(or_(here, minus))).one()
+    return RoundProgress(round_, started is not None, **counted._mapping)

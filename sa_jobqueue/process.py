@@ -1,16 +1,70 @@
-"""How code waits and runs other code beside itself: a Runtime, and here its threads.
+"""The running process: its name, its functions, its signals, and how its code waits.
 
-:mod:`sa_jobqueue.asyncio` has another Runtime, of an event loop's tasks. So there is one worker
-and one heartbeat, and neither knows what it runs in.
+Code waits, and runs other code beside itself, by a Runtime: here that of threads.
+:mod:`sa_jobqueue.asyncio` has another one, of an event loop's tasks. So there is one worker and one
+heartbeat, and neither knows what it runs in. Python sets signal handlers in the main thread only.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
+import signal
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
+
+from .errors import ArgumentError
+
+
+def process_name(host_length: int) -> str:
+    """Return the first characters of the host's name, and the process id."""
+    # A "~" marks the owners whose death can be noticed.
+    return f"{socket.gethostname().replace('~', '-')[:host_length]}-{os.getpid()}"
+
+
+def function_name(function: Any) -> str:
+    """Return the name of a function or another callable, without its address in memory."""
+    name = getattr(function, "__qualname__", None)
+    return name.rpartition("<locals>.")[2] if isinstance(name, str) else repr(function)
+
+
+def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
+    """Refuse what is no function, and functions with other arguments than a worker gives.
+
+    A mistake in its arguments would otherwise cost each job all of its attempts.
+
+    Raises:
+        ArgumentError: it says what the handler is called with.
+    """
+    if not callable(handler):
+        raise ArgumentError(
+            f"a handler is a function, not {handler!r}: write @queue.handler above it, or "
+            "@queue.handler(timeout=..)"
+        )
+    try:
+        # Not what a decorator has wrapped: the decorator may add arguments of its own.
+        signature = inspect.signature(handler, follow_wrapped=False)
+    except (TypeError, ValueError):  # built-in functions may have none
+        return
+    given = ("session", "job") if transactional else ("job",)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        way = (
+            "with transactional=True a handler gets a session and the job"
+            if transactional
+            else "a handler gets the job alone, and with transactional=True a session before it"
+        )
+        raise ArgumentError(
+            f"{function_name(handler)} takes {signature}, and a worker calls it with "
+            f"({', '.join(given)}): {error}; {way}"
+        ) from error
+
 
 R = TypeVar("R")
 
@@ -117,3 +171,43 @@ class Threads:
 
 
 THREADS = Threads()
+
+
+#: The signals that ask a command to stop.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def signals_handled(
+    handler: Callable[[int, Any], object], *signals: signal.Signals
+) -> Iterator[None]:
+    """Have signals call a handler; afterwards restore the handlers that they had before."""
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def first_signal_stops(
+    stop: Callable[[], object],
+    *signals: signal.Signals,
+    then: Any = signal.default_int_handler,
+) -> Iterator[None]:
+    """Have the first of these signals call `stop`; by default the next raises KeyboardInterrupt.
+
+    Args:
+        signals: by default SIGINT and SIGTERM.
+        then: the handler of the next signal.
+    """
+    chosen = signals or SIGNALS
+
+    def stop_once(*_: object) -> None:
+        for number in chosen:
+            signal.signal(number, then)
+        stop()
+
+    with signals_handled(stop_once, *chosen):
+        yield
