@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from time import sleep
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 from weakref import WeakSet
 
 from sqlalchemy import (
@@ -41,6 +41,20 @@ from .connections import autocommit_of, driver_connection
 from .expressions import IntegerLiterals, or_null
 
 Version = tuple[int, ...]
+
+Meaning = Literal[
+    "failed_transaction",
+    "lock_timeout",
+    "missing_index",
+    "missing_table",
+    "mistake",
+    "read_only",
+    "refused_login",
+    "shortage",
+    "time_limit",
+    "transient",
+    "undone",
+]
 
 #: How long we wait for a lock where the server sets no limit; it is InnoDB's default.
 LOCK_WAIT = timedelta(seconds=50)
@@ -331,7 +345,7 @@ class Capabilities:
     # -- time limits ----------------------------------------------------
 
     def time_limit(self, connection: Connection, limit: timedelta) -> AbstractContextManager[None]:
-        """Inside, have the database end a statement that takes longer: :meth:`is_time_limit`.
+        """Inside, have the database end a statement that takes longer: :meth:`meanings`.
 
         Some databases keep the limit until the transaction ends.
 
@@ -439,11 +453,6 @@ class Capabilities:
         """
         raise UnsupportedDatabase(f"{self} has no statements that undo themselves")
 
-    @classmethod
-    def is_undone(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error is that of :meth:`undoing`."""
-        return False
-
     # -- the claim order ------------------------------------------------
 
     def comparable(self, expression: Any) -> Any:
@@ -473,7 +482,7 @@ class Capabilities:
     def forced_index(self, index: Index) -> str | None:
         """Return the clause behind the table that binds a SELECT to an index; None: no clause.
 
-        Where the table has no such index, the statement fails (:meth:`is_missing_index`).
+        Where the table has no such index, the statement fails (see :meth:`meanings`).
         """
         return None
 
@@ -485,57 +494,27 @@ class Capabilities:
         """Return an index's name as it is written in SQL."""
         return str(index.name)
 
-    @classmethod
-    def is_missing_index(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error means that a statement names a missing index."""
-        return False
-
     # -- errors ---------------------------------------------------------
 
     @classmethod
-    def is_missing_table(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error means that a statement names a missing table."""
-        return False
+    def meanings(cls, error: BaseException) -> tuple[Meaning, ...]:
+        """Return what a driver's error means; nothing: an error that is not of this database.
 
-    @classmethod
-    def is_lock_timeout(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error means that the wait for a lock took too long."""
-        return False
-
-    @classmethod
-    def is_time_limit(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error means that a statement took longer than it may."""
-        return False
-
-    @classmethod
-    def is_transient(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error may go away when the transaction is run again."""
-        return False
-
-    @classmethod
-    def is_shortage(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error means that the server lacks room, or is read-only."""
-        return False
-
-    @classmethod
-    def is_read_only(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error means that this server takes no writes at present."""
-        return False
-
-    @classmethod
-    def is_failed_transaction(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error means that an earlier statement has failed."""
-        return False
-
-    @classmethod
-    def is_mistake(cls, error: BaseException) -> bool:
-        """Tell whether a driver's error without that class is a mistake of the program."""
-        return False
-
-    @classmethod
-    def is_refused_login(cls, error: BaseException) -> bool:
-        """Tell whether a driver could not connect because of the URL: the user, the database."""
-        return False
+        ==================  ==========================================================
+        failed_transaction  an earlier statement of the transaction has failed
+        lock_timeout        the wait for a lock took too long
+        missing_index       the statement names a missing index
+        missing_table       the statement names a missing table
+        mistake             the program's, though the driver's class does not say so
+        read_only           this server takes no writes at present
+        refused_login       the URL is wrong: the user, the database
+        shortage            the server lacks room, or is read-only
+        time_limit          the statement took longer than it may
+        transient           it may go away when the transaction is run again
+        undone              that of :meth:`undoing`
+        ==================  ==========================================================
+        """
+        return ()
 
 
 def _roll_back(connection: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -43,7 +44,7 @@ from sqlalchemy.types import NullType
 
 from ..errors import JobQueueError
 from .after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
-from .capabilities import OwnerState, Process, Server
+from .capabilities import Meaning, OwnerState, Process, Server
 from .clock import LONG_AGO, UtcText, clock_default, utc_now
 from .connections import driver_connection, driver_errors
 from .database import Database, SerialKeyLocks, plain_type, sorted_by_name
@@ -55,8 +56,48 @@ log = logging.getLogger("sa_jobqueue.claim")
 
 FORCE_PRIMARY = "FORCE INDEX (PRIMARY)"
 
-#: There is no such table; there is none in information_schema.
-NO_TABLE = {1146, 1109}
+#: What the number of an error means.
+_MEANINGS: dict[int, tuple[Meaning, ...]] = {
+    3: ("shortage",),  # an error of a file
+    1020: ("transient",),  # record has changed since last read
+    1021: ("shortage",),  # disk full
+    1026: ("shortage",),  # an error of a file
+    1030: ("shortage",),  # an error of the storage engine
+    1037: ("shortage",),  # out of memory
+    1038: ("shortage",),  # out of memory
+    1041: ("shortage",),  # out of memory
+    1044: ("refused_login",),
+    1045: ("refused_login",),
+    1047: ("transient",),  # a node of Galera that is not ready
+    1049: ("refused_login",),  # no such database
+    1109: ("missing_table",),  # in information_schema
+    1114: ("shortage",),  # table full
+    1142: ("mistake",),  # no privilege for a table
+    1143: ("mistake",),  # no privilege for a column
+    1146: ("missing_table",),
+    1176: ("missing_index",),
+    1180: ("transient",),  # COMMIT failed
+    1205: ("lock_timeout", "transient"),
+    1213: ("transient",),  # deadlock
+    1290: ("read_only", "shortage"),  # an option of the server forbids it
+    1305: ("transient",),  # does not exist
+    1698: ("refused_login",),
+    1792: ("read_only", "shortage"),
+    1836: ("read_only", "shortage"),
+    1969: ("time_limit",),  # MariaDB: max_statement_time is over
+    3024: ("time_limit",),  # MySQL: max_execution_time is over
+    3101: ("transient",),  # Group Replication's certification
+    3572: ("lock_timeout", "transient"),  # MySQL's NOWAIT
+}
+
+#: What the message must say, too.
+_SAYING = {
+    1180: re.compile("149"),  # the storage engine's deadlock
+    1290: re.compile("read"),  # read_only or another one
+    # After a deadlock SQLAlchemy rolls back to a savepoint that went with the transaction, and
+    # this error hides that of the deadlock.
+    1305: re.compile("^SAVEPOINT"),
+}
 
 
 class InnoDB(Database):
@@ -216,7 +257,7 @@ class InnoDB(Database):
                 )
             ).all()
         except DBAPIError as error:  # a look-alike may lack the table, as OceanBase's seekdb does
-            if error.orig is None or _number(error.orig) not in NO_TABLE:
+            if error.orig is None or "missing_table" not in self.meanings(error.orig):
                 raise
             return None
         variables = {name: value for name, value, _ in found}
@@ -268,55 +309,16 @@ class InnoDB(Database):
         """Return an index's name as the naming convention makes it, quoted for the driver."""
         return _bare(dialect().identifier_preparer.format_index(index)).replace("%", self.percent)
 
-    @classmethod
-    def is_missing_index(cls, error: BaseException) -> bool:
-        return error.args[:1] == (1176,)
-
     # -- errors ---------------------------------------------------------
 
     @classmethod
-    def is_missing_table(cls, error: BaseException) -> bool:
-        return _number(error) in NO_TABLE
-
-    @classmethod
-    def is_time_limit(cls, error: BaseException) -> bool:
-        return _number(error) in TIME_IS_OVER
-
-    @classmethod
-    def is_lock_timeout(cls, error: BaseException) -> bool:
-        return _number(error) in {1205, 3572}  # 3572: MySQL's NOWAIT
-
-    @classmethod
-    def is_transient(cls, error: BaseException) -> bool:
-        if error.args[:1] == (1180,):  # COMMIT failed: transient for the storage engine's deadlock
-            return "149" in str(error.args[1:])
-        if error.args[:1] == (1305,):
-            # After a deadlock SQLAlchemy rolls back to a savepoint that went with the transaction,
-            # and this error hides that of the deadlock.
-            return str(error.args[1]).startswith("SAVEPOINT")
-        # Deadlock; lock wait timeout; MySQL's NOWAIT; record has changed since last read; Group
-        # Replication's certification, and Galera's node that is not ready.
-        return _number(error) in {1213, 1205, 3572, 1020, 3101, 1047}
-
-    @classmethod
-    def is_shortage(cls, error: BaseException) -> bool:
-        # Disk or table full, out of memory, an error of the storage engine or of a file.
-        short = {1021, 1114, 1037, 1038, 1041, 1030, 1026, 3}
-        return _number(error) in short or cls.is_read_only(error)
-
-    @classmethod
-    def is_read_only(cls, error: BaseException) -> bool:
-        if _number(error) == 1290:  # an option of the server forbids it: read_only or another one
-            return "read" in str(error.args[1:])
-        return _number(error) in {1792, 1836}
-
-    @classmethod
-    def is_mistake(cls, error: BaseException) -> bool:
-        return _number(error) in {1142, 1143}  # no privilege for a table, or for a column
-
-    @classmethod
-    def is_refused_login(cls, error: BaseException) -> bool:
-        return _number(error) in {1044, 1045, 1049, 1698}
+    def meanings(cls, error: BaseException) -> tuple[Meaning, ...]:
+        number, *message = error.args or (None,)
+        if not isinstance(number, int):
+            return ()
+        if number in _SAYING and not _SAYING[number].search(" ".join(map(str, message))):
+            return ()
+        return _MEANINGS.get(number, ())
 
     # -- parts ----------------------------------------------------------
 
@@ -335,11 +337,6 @@ def _bare(quoted: str) -> str:
 def in_text(*names: str) -> str:
     """Return quoted names as they stand in a ``text()``, which doubles % and knows ``:name``."""
     return " ".join(_bare(name).replace(":", "\\:") for name in names)
-
-
-def _number(error: BaseException) -> int | None:
-    number = error.args[0] if error.args else None
-    return number if isinstance(number, int) else None
 
 
 def _are_primary(table: Table, keys: Sequence[Column[Any]]) -> bool:
@@ -496,9 +493,6 @@ def _may_be_missing(column: Column[Any]) -> bool:
 
 #: How long a connection waits for a row, and for the definition of a table.
 _LOCK_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
-
-#: MySQL: the time of max_execution_time is over. MariaDB: that of max_statement_time.
-TIME_IS_OVER = (3024, 1969)
 
 
 def waiting_at_most(connection: Connection, time: timedelta) -> AbstractContextManager[None]:

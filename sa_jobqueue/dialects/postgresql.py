@@ -44,7 +44,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..errors import UnsupportedDatabase
 from .after_commit import fetch_all
-from .capabilities import LOCK_WAIT, OwnerState, Process, Server, Version
+from .capabilities import LOCK_WAIT, Meaning, OwnerState, Process, Server, Version
 from .clock import naive_utc_now, utc_now
 from .connections import as_value, driver_connection, driver_errors, qualified
 from .database import Database, SerialKeyLocks, plain_type, sorted_by_name, unless_null
@@ -58,23 +58,26 @@ if TYPE_CHECKING:  # by the doctor and migrations
 
 log = logging.getLogger("sa_jobqueue.enqueue")
 
-# SQLSTATEs. The first: lock_timeout was over.
 LOCK_NOT_AVAILABLE = "55P03"
+IN_FAILED_TRANSACTION = "25P02"
 
-#: statement_timeout was over, or somebody cancelled the statement.
-QUERY_CANCELED = "57014"
-
-UNDEFINED_TABLE = "42P01"
+#: What a SQLSTATE means, or its first two characters.
+_MEANINGS: dict[str, tuple[Meaning, ...]] = {
+    "25006": ("read_only", "shortage"),  # a standby, or a primary that was demoted
+    IN_FAILED_TRANSACTION: ("failed_transaction",),
+    "28": ("refused_login",),  # this user
+    "3D": ("refused_login",),  # this database
+    "40001": ("transient",),  # serialization failure
+    "40P01": ("transient",),  # deadlock
+    "42P01": ("missing_table",),
+    "53": ("shortage",),  # out of disk, memory or connections
+    LOCK_NOT_AVAILABLE: ("lock_timeout", "transient"),  # lock_timeout was over
+    "57014": ("time_limit",),  # statement_timeout was over, or somebody cancelled the statement
+    "58": ("shortage",),  # an error of the file system
+}
 
 #: A text is no number.
-INVALID_TEXT = "22P02"
-
-#: read_only_sql_transaction: a standby, or a primary that was demoted.
-READ_ONLY = "25006"
-
-SERIALIZATION_FAILURE = "40001"
-IN_FAILED_TRANSACTION = "25P02"
-DEADLOCK = "40P01"
+_INVALID_TEXT = "22P02"
 
 #: What libpq tells of a refused login, without a SQLSTATE.
 _REFUSED = re.compile(r"authentication failed|does not exist|no pg_hba.conf|no password supplied")
@@ -249,10 +252,6 @@ class PostgreSQL(Database):
     def undoing(self, finished: ColumnElement[int]) -> ColumnElement[Any]:
         return cast(func.concat(literal_column(f"'{_UNDONE} '"), finished), Integer)
 
-    @classmethod
-    def is_undone(cls, error: BaseException) -> bool:
-        return sqlstate(error) == INVALID_TEXT and _UNDONE in str(error)
-
     def insert_new(self, target: Any) -> Insert:
         return insert(target).on_conflict_do_nothing()
 
@@ -393,43 +392,15 @@ class PostgreSQL(Database):
         connection.exec_driver_sql(f"SELECT pg_sleep({time.total_seconds():.6f})")
 
     @classmethod
-    def is_missing_table(cls, error: BaseException) -> bool:
-        return sqlstate(error) == UNDEFINED_TABLE
-
-    @classmethod
-    def is_time_limit(cls, error: BaseException) -> bool:
-        return sqlstate(error) == QUERY_CANCELED
-
-    @classmethod
-    def is_lock_timeout(cls, error: BaseException) -> bool:
-        return sqlstate(error) == LOCK_NOT_AVAILABLE
-
-    @classmethod
-    def is_transient(cls, error: BaseException) -> bool:
-        return sqlstate(error) in {SERIALIZATION_FAILURE, DEADLOCK, LOCK_NOT_AVAILABLE}
-
-    @classmethod
-    def is_shortage(cls, error: BaseException) -> bool:
-        # Out of disk, memory or connections; an error of the file system; read-only.
-        state = sqlstate(error) or ""
-        return state[:2] in {"53", "58"} or cls.is_read_only(error)
-
-    @classmethod
-    def is_read_only(cls, error: BaseException) -> bool:
-        return sqlstate(error) == READ_ONLY
-
-    @classmethod
-    def is_failed_transaction(cls, error: BaseException) -> bool:
-        return sqlstate(error) == IN_FAILED_TRANSACTION
-
-    @classmethod
-    def is_refused_login(cls, error: BaseException) -> bool:
+    def meanings(cls, error: BaseException) -> tuple[Meaning, ...]:
         state = sqlstate(error)
-        if state is not None:
-            return state[:2] in {"28", "3D"}
-        return _REFUSED.search(str(error)) is not None and "DatabaseError" in {
-            base.__name__ for base in type(error).__mro__
-        }
+        if state is None:
+            names = {base.__name__ for base in type(error).__mro__}
+            refused = "DatabaseError" in names and _REFUSED.search(str(error))
+            return ("refused_login",) if refused else ()
+        if state == _INVALID_TEXT and _UNDONE in str(error):
+            return ("undone",)
+        return _MEANINGS.get(state) or _MEANINGS.get(state[:2], ())
 
     # -- parts ----------------------------------------------------------
 

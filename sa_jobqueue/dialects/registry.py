@@ -11,6 +11,7 @@ from sqlalchemy.engine.url import make_url
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from ..errors import LockTimeout, UnsupportedDatabase
+from .capabilities import Meaning
 from .connections import connected_apart, driver_errors
 from .database import Database
 from .look_alikes import locks_are_assumed, refuse_look_alike
@@ -149,59 +150,59 @@ def is_transient(error: BaseException) -> bool:
     Args:
         error: what was raised.
     """
-    return isinstance(error, LockTimeout) or _means(error, "is_transient")
+    return isinstance(error, LockTimeout) or _means(error, "transient")
 
 
 def is_lock_timeout(error: BaseException) -> bool:
     """Tell whether the wait for a lock took too long, or was refused at once (NOWAIT)."""
-    return _means(error, "is_lock_timeout")
+    return _means(error, "lock_timeout")
 
 
 def is_time_limit(error: BaseException) -> bool:
     """Tell whether the database ended a statement because it took longer than it may."""
-    return _means(error, "is_time_limit")
+    return _means(error, "time_limit")
 
 
 def is_missing_index(error: BaseException) -> bool:
     """Tell whether a statement names an index that its table does not have."""
-    return _means(error, "is_missing_index")
+    return _means(error, "missing_index")
 
 
 def is_missing_table(error: BaseException) -> bool:
     """Tell whether a statement names a table that the database does not have."""
-    return _means(error, "is_missing_table")
+    return _means(error, "missing_table")
 
 
 def is_shortage(error: BaseException) -> bool:
     """Tell whether a server lacks room, or is read-only: no statement is to blame."""
-    return _means(error, "is_shortage")
+    return _means(error, "shortage")
 
 
 def is_read_only(error: BaseException) -> bool:
     """Tell whether a server takes no writes at present, such as a demoted primary."""
-    return _means(error, "is_read_only")
+    return _means(error, "read_only")
 
 
 def is_failed_transaction(error: BaseException) -> bool:
     """Tell whether a server only refuses a statement because one before it has failed."""
-    return _means(error, "is_failed_transaction")
+    return _means(error, "failed_transaction")
 
 
 def is_undone(error: BaseException) -> bool:
     """Tell whether a statement has undone itself, by ``Database.undoing()``."""
-    return _means(error, "is_undone")
+    return _means(error, "undone")
 
 
 def is_refused_login(error: BaseException) -> bool:
     """Tell whether a server refuses the URL's user or database."""
-    return _means(error, "is_refused_login")
+    return _means(error, "refused_login")
 
 
-def _means(error: BaseException, what: str) -> bool:
+def _means(error: BaseException, what: Meaning) -> bool:
     """Ask the databases about the errors of drivers behind an error."""
     causes = list(driver_errors(error))
     return any(
-        getattr(database, what)(cause) for cause in causes for database in _registered.values()
+        what in database.meanings(cause) for cause in causes for database in _registered.values()
     )
 
 
@@ -210,7 +211,7 @@ def is_mistake(error: BaseException) -> bool:
     return isinstance(error, SQLAlchemyError) and (
         isinstance(error, ProgrammingError)
         or not isinstance(error, DBAPIError)
-        or _means(error, "is_mistake")
+        or _means(error, "mistake")
     )
 
 

@@ -32,7 +32,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from .capabilities import Server, Version
+from .capabilities import Meaning, Server, Version
 from .clock import utc_now
 from .connections import driver_connection
 from .database import Database, SerialKeyLocks, sorted_by_name, unless_null
@@ -42,9 +42,18 @@ if TYPE_CHECKING:  # by the doctor and migrations
     from .examination.sqlite import SQLiteExamination
     from .schema_changes.sqlite import SQLiteSchemaChanges
 
-# Primary result codes: the lowest byte of an error's code.
-_ERROR, _BUSY, _LOCKED = 1, 5, 6
-_NO_MEMORY, _READ_ONLY, _INTERRUPTED, _IO_ERROR, _FULL, _CANNOT_OPEN = 7, 8, 9, 10, 13, 14
+#: What primary result codes mean: the lowest byte of an error's code.
+_MEANINGS: dict[int, tuple[Meaning, ...]] = {
+    1: ("mistake",),  # such as the name of a missing table
+    5: ("lock_timeout", "transient"),  # busy
+    6: ("lock_timeout", "transient"),  # locked
+    7: ("shortage",),  # no memory
+    8: ("mistake",),  # a file that may only be read
+    9: ("time_limit",),  # interrupted
+    10: ("shortage",),  # of the file system
+    13: ("shortage",),  # full
+    14: ("refused_login",),  # cannot open
+}
 
 #: After how many of its virtual machine's instructions SQLite asks whether to go on.
 _INSTRUCTIONS = 10_000
@@ -139,33 +148,13 @@ class SQLite(Database):
             driver.set_progress_handler(None, 0)
 
     @classmethod
-    def is_missing_table(cls, error: BaseException) -> bool:
-        return _code(error) == _ERROR and "no such table" in str(error)
-
-    @classmethod
-    def is_time_limit(cls, error: BaseException) -> bool:
-        return _code(error) == _INTERRUPTED
-
-    @classmethod
-    def is_lock_timeout(cls, error: BaseException) -> bool:
-        return cls.is_transient(error)
-
-    @classmethod
-    def is_transient(cls, error: BaseException) -> bool:
-        return _code(error) in {_BUSY, _LOCKED}
-
-    @classmethod
-    def is_shortage(cls, error: BaseException) -> bool:
-        return _code(error) in {_NO_MEMORY, _IO_ERROR, _FULL}
-
-    @classmethod
-    def is_refused_login(cls, error: BaseException) -> bool:
-        return _code(error) == _CANNOT_OPEN
-
-    @classmethod
-    def is_mistake(cls, error: BaseException) -> bool:
-        # Such as the name of a missing table; a file that may only be read.
-        return _code(error) in {_ERROR, _READ_ONLY}
+    def meanings(cls, error: BaseException) -> tuple[Meaning, ...]:
+        code = getattr(error, "sqlite_errorcode", None)
+        if not isinstance(code, int):
+            return ()
+        if code & 0xFF == 1 and "no such table" in str(error):
+            return ("mistake", "missing_table")
+        return _MEANINGS.get(code & 0xFF, ())
 
     # -- parts ----------------------------------------------------------
 
@@ -195,11 +184,6 @@ def _utc_now(element: utc_now, compiler: Any, **kw: Any) -> str:
         microseconds = compiler.process(element.clauses, **kw)
         shift = f", printf({compiler.process(_SHIFT)}, {microseconds} / 1000000.0)"
     return f"(strftime({compiler.process(_MILLISECONDS)}, 'now'{shift}) || '000')"
-
-
-def _code(error: BaseException) -> int | None:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code & 0xFF if isinstance(code, int) else None
 
 
 def _in_transaction(driver: Any) -> bool:

@@ -15,6 +15,7 @@ from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
 
+from ..dialects import is_missing_index
 from ..dialects.connections import as_value
 from ..dialects.examination import (
     Examination,
@@ -149,7 +150,7 @@ def _claim_index(subject: Subject) -> Iterator[Finding]:
     try:
         chosen = subject.claim_plan()
     except DBAPIError as error:
-        if error.orig is None or not subject.database.is_missing_index(error.orig):
+        if not is_missing_index(error):
             raise
         yield Finding.error(
             f"the claim names the index {search.name}, which is missing: it claims without the "

@@ -113,7 +113,7 @@ class SchemaChanges:
         """Inside, interrupt a statement that waits for a table's lock.
 
         For databases whose shortest setting is too long. The statement's error is the
-        same as that of the setting: see :meth:`Capabilities.is_lock_timeout`.
+        same as that of the setting: see :meth:`Capabilities.meanings`.
         """
         return nullcontext()
 
