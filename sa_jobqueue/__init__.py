@@ -58,9 +58,8 @@ from .owners.alive import OwnerState, owner_state
 from .owners.named_lock import NamedLock, named_lock
 from .owners.owner import Owner, connection_owner
 from .queue import JobQueue, claim_statements
-from .rounds.progress import round_progress
-from .rounds.start import start_round
-from .strategies.advisory_session import advisory_session
+from .rounds import round_progress, start_round
+from .strategies.advisory_locks import advisory_session
 from .verbs.backoff import Backoff, ConstantBackoff, ExponentialBackoff
 from .verbs.claim import claim, claimed_by
 from .verbs.enqueue import enqueue

@@ -19,7 +19,7 @@ from benchmarks.adapters.model import make_engine
 from benchmarks.adapters.ours import async_url
 from sa_jobqueue import JobMixin, JobQueue, enqueue
 from sa_jobqueue.asyncio import AsyncWorker
-from sa_jobqueue.events.channel import channel_of
+from sa_jobqueue.events.notes import channel_of
 from sa_jobqueue.worker import Worker
 
 

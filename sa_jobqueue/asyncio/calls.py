@@ -17,7 +17,7 @@ from sqlalchemy.util import await_only
 
 from ..ages import duration_text
 from ..errors import ArgumentError, HandlerTimeout
-from ..process.name import function_name
+from ..process import function_name
 from ..worker import Lane
 from ..worker.awaited import is_plain
 from ..worker.calls import Calls

@@ -11,7 +11,7 @@ from typing import TypeVar
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.util import greenlet_spawn
 
-from ..process.runtime import Background
+from ..process import Background
 from ..worker.crew import Crew
 from ..worker.detached import log_changes
 from ..worker.in_hand import Batch, InHand

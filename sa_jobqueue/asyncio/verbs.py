@@ -14,13 +14,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session
 
+from .. import rounds
 from ..counts import position as position_
 from ..counts import stats as stats_
 from ..errors import ArgumentError
 from ..owners import alive, owner
 from ..queue import JobQueue
-from ..rounds import progress, start
-from ..strategies.advisory_session import prepare_connection
+from ..strategies.advisory_locks import prepare_connection
 from ..verbs import claim as claim_
 from ..verbs import enqueue as enqueue_
 from ..verbs import finish, manage
@@ -119,8 +119,8 @@ release = awaited(finish.release)
 renew = awaited(finish.renew)
 reprioritize = awaited(manage.reprioritize)
 retry = awaited(manage.retry)
-round_progress = awaited(progress.round_progress)
-start_round = awaited(start.start_round)
+round_progress = awaited(rounds.round_progress)
+start_round = awaited(rounds.start_round)
 stats = awaited(stats_.stats)
 waiting_time = awaited(position_.waiting_time)
 

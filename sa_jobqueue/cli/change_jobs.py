@@ -16,7 +16,7 @@ from ..ages import duration_text
 from ..control import request_stop as ask_to_stop
 from ..counts import Listed, count_failed, list_jobs, overview
 from ..errors import ArgumentError
-from ..model.queue_name import queue_name
+from ..model.keys import queue_name
 from ..queue import JobQueue
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, release_jobs
 from ..verbs.manage import PRUNE_LIMIT

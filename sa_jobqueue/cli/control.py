@@ -9,12 +9,11 @@ from typing import TypeVar
 import click
 
 from ..control import pause as pause_queue
-from ..control import paused
+from ..control import paused, tables_for
 from ..control import resume as resume_queue
 from ..control import workers as list_workers
-from ..control.tables import tables_for
-from ..model.last_error import first_line
-from ..model.queue_name import queue_name
+from ..model.columns import first_line
+from ..model.keys import queue_name
 from ..owners.alive import OwnerState
 from ..schedules import ScheduleInfo, Schedules
 from .command import Place, ask, command, json_option, text, yes_option

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.util import greenlet_spawn
 
 from ..dialects import assume_locks, database_of, database_of_dialect
-from ..doctor.missing_columns import missing_columns
+from ..doctor.checks import missing_columns
 from .printing import in_one_line
 from .targets import load_target
 

@@ -31,8 +31,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from ..counts.stats import count_by_status
 from ..dialects import database_of
 from ..model.mixins import JobMixin
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from .database import URLS, Database, driver_options, shown_url

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..bulk import BulkLoad, FileLog, LoadState, Progress, Source
 from ..bulk.manager import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
-from ..process.signals import first_signal_stops
+from ..process import first_signal_stops
 from .command import database_options
 from .database import Database
 from .printing import in_one_line

@@ -27,8 +27,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..process import THREADS, first_signal_stops
 
 log = logging.getLogger("sa_jobqueue.cli")
 

@@ -17,11 +17,10 @@ from sqlalchemy.exc import OperationalError
 
 from ..ages import age_text
 from ..counts import Listed, ListedJob, QueueStats, list_jobs, overview, why_incomplete
-from ..model.last_error import first_line
-from ..model.queue_name import queue_name
+from ..model.columns import first_line
+from ..model.keys import queue_name
 from ..owners.alive import OwnerState
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..process import THREADS, first_signal_stops
 from ..steering import key_text
 from .command import Place, command, json_option, number, seconds
 from .database import shown_url

@@ -13,9 +13,8 @@ from urllib.parse import urlencode
 import click
 
 from ..counts import overview, workers_needed
-from ..model.queue_name import queue_name
-from ..process.runtime import THREADS
-from ..process.signals import first_signal_stops
+from ..model.keys import queue_name
+from ..process import THREADS, first_signal_stops
 from .command import Place, command, flag, host_option, number, seconds
 from .logs import log_options, set_up_logging
 from .printing import print_json
@@ -45,7 +44,7 @@ def web(
         import uvicorn
 
         from ..web import Access
-        from ..web.local import TOKEN, local_app, new_token
+        from ..web.application import TOKEN, local_app, new_token
     except ImportError as error:
         raise click.ClickException(
             "the web page needs more packages: pip install 'sa_jobqueue[web]'"

@@ -12,8 +12,7 @@ import click
 from sqlalchemy import Connection, Engine
 from sqlalchemy.util import await_only
 
-from ..process.name import function_name
-from ..process.signals import SIGNALS, first_signal_stops
+from ..process import SIGNALS, first_signal_stops, function_name
 from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of

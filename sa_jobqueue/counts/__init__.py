@@ -16,11 +16,9 @@ has those among the last rows by primary key.
 
 ======================  =====================================================
 ``stats``               overview, stats and the rate of finishes
-``waiting``             the jobs that are due, and the next that will be
 ``position``            the place of a job in its queue, and how long it waits
 ``jobs``                list_jobs: due, claimed, failed and other jobs, page by page
-``count``               a number that may be more, and the queue that is counted
-``schema``              which tables and indexes are there, asked once a minute
+``count``               a number that may be more; the jobs that wait; the tables and indexes
 ======================  =====================================================
 """
 

@@ -12,15 +12,13 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, func, s
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import as_utc, utc_now
-from ..model.beside import CONTROL, beside
+from ..model.keys import CONTROL, beside
 from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, FAILED, JobStatus
 from ..owners.alive import OwnerState
 from ..sessions.writer import AnySession, Writer, writing
-from .count import MOST, Count, Counted, count_rows
+from .count import MOST, Count, Counted, count_rows, has_newest, has_table, read_waiting
 from .jobs import count_unsuccessful
-from .schema import has_newest, has_table
-from .waiting import read_waiting
 
 #: How far back finishes are counted.
 RECENT = timedelta(minutes=5)

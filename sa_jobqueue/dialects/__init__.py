@@ -1,19 +1,16 @@
-"""What a database can do: one folder for each, and what they have in common.
+"""What a database can do: one file for each database, and what they have in common.
 
 To add a database, subclass :class:`Database`, tell how its clock is read with
 ``@compiles(utc_now, "its-name")``, and :func:`register` the class. The other names below
 are for a database that has more than claims.
 """
 
-from .capabilities import Capabilities, Version
+from .capabilities import OwnerState, Process, Server, Version
 from .clock import utc_now
-from .connections import connect_errors, driver_connection
-from .database import Database
-from .driver_errors import is_integrity_error, is_of_driver
-from .examination import Examination, Finding, IndexColumn, Plan, ServerIndex, Snapshot
+from .connections import connect_errors, driver_connection, is_integrity_error, is_of_driver
+from .database import Database, SerialKeyLocks
 from .look_alikes import assume_locks, locks_are_assumed, look_alike
 from .named_locks import ConnectionLocks, Deadline, HeldLock, Holder, NamedLocks
-from .owner_liveness import OwnerState, Process, Server
 from .registry import (
     database_of,
     database_of_dialect,
@@ -33,30 +30,20 @@ from .registry import (
     is_undone,
     register,
 )
-from .schema_changes import SchemaChanges
-from .serial_key_locks import SerialKeyLocks
 from .watched_connection import Limits
 
 __all__ = [
-    "Capabilities",
     "ConnectionLocks",
     "Database",
     "Deadline",
-    "Examination",
-    "Finding",
     "HeldLock",
     "Holder",
-    "IndexColumn",
     "Limits",
     "NamedLocks",
     "OwnerState",
-    "Plan",
     "Process",
-    "SchemaChanges",
     "SerialKeyLocks",
     "Server",
-    "ServerIndex",
-    "Snapshot",
     "Version",
     "assume_locks",
     "connect_errors",

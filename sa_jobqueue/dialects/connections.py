@@ -1,15 +1,19 @@
-"""Connections outside the pool, and the driver's own connection below SQLAlchemy's."""
+"""Connections outside the pool, the driver's own connection below SQLAlchemy's, and its errors."""
 
 from __future__ import annotations
 
+import os
+import selectors
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import Dialect
 from sqlalchemy.event.registry import _EventKey
-from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 
 def dedicated_connection(engine: Engine) -> Connection:
@@ -89,6 +93,14 @@ def as_value(dialect: Dialect, quoted: str) -> str:
     return quoted.replace("%%", "%") if doubled else quoted
 
 
+def qualified(connection: Connection, table: Table) -> str:
+    """Return a table's name as the server is to see it, quoted, with its schema."""
+    quote = connection.dialect.identifier_preparer.quote
+    schema = connection.schema_for_object(table)
+    name = f"{quote(schema)}.{quote(table.name)}" if schema else quote(table.name)
+    return as_value(connection.dialect, name)
+
+
 def listen_to(
     connection: Connection, name: str, function: Callable[..., Any], **options: Any
 ) -> None:
@@ -101,3 +113,142 @@ def listen_to(
         event.listen(connection, name, function, **options)
     except InvalidRequestError:
         _EventKey(connection, name, function, connection).listen(**options)
+
+
+def driver_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of drivers behind an error.
+
+    An application's handle_error listener may raise the driver's own exception, or another one
+    that it caused.
+    """
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        cause = chain.pop(0)
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        if isinstance(cause, DBAPIError):
+            if cause.orig is not None:
+                seen.add(id(cause.orig))
+                yield cause.orig
+                chain.append(cause.orig.__cause__)
+                if cause.orig.__cause__ is not None:
+                    seen.add(id(cause.orig.__cause__))
+                    yield cause.orig.__cause__
+        elif is_of_driver(cause):
+            yield cause
+        chain.append(cause.__cause__)
+
+
+def is_of_driver(error: BaseException) -> bool:
+    """Tell whether an exception is of a driver, by PEP 249's names or a SQLSTATE."""
+    names = {base.__name__ for base in type(error).__mro__}
+    return "DatabaseError" in names or getattr(error, "sqlstate", None) is not None
+
+
+def is_integrity_error(error: BaseException) -> bool:
+    """Tell whether a constraint refuses a row."""
+    return any(
+        base.__name__ == "IntegrityError"
+        for cause in (error, *driver_errors(error))
+        for base in type(cause).__mro__
+    )
+
+
+R = TypeVar("R")
+
+
+class Calls(Protocol):
+    """Calls what uses connections of one engine, by one thread at a time."""
+
+    def run(self, work: Callable[[], R]) -> R: ...
+    def close(self) -> None: ...
+
+
+def calls_for(engine: Engine) -> Calls:
+    """Return how to call, from any thread, what uses connections of this engine."""
+    return _InOwnLoop() if engine.dialect.is_async else _AtOnce()
+
+
+def call_for(engine: Engine, work: Callable[[], R]) -> R:
+    """Call something that opens a connection of this engine, and closes it again."""
+    calls = calls_for(engine)
+    try:
+        return calls.run(work)
+    finally:
+        calls.close()
+
+
+class _AtOnce:
+    """A synchronous driver may be called anywhere."""
+
+    def run(self, work: Callable[[], R]) -> R:
+        return work()
+
+    def close(self) -> None:
+        pass
+
+
+class _InOwnLoop:
+    """An event loop that runs only while something is called.
+
+    So plain threads keep a lock alive with an async driver also while the application's event loop
+    is busy with something else.
+    """
+
+    def __init__(self) -> None:
+        import asyncio
+
+        # Not epoll, whose state a forked child would share with us. Nor an application's uvloop.
+        poll: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)
+        self._loop = asyncio.SelectorEventLoop(poll())
+
+    def run(self, work: Callable[[], R]) -> R:
+        from sqlalchemy.util import greenlet_spawn
+
+        if _a_loop_runs_here():  # which cannot run another one inside
+            with ThreadPoolExecutor(1) as apart:
+                return apart.submit(self.run, work).result()
+        return self._loop.run_until_complete(greenlet_spawn(work))
+
+    def close(self) -> None:
+        if not self._loop.is_running():
+            self._loop.close()
+
+
+def _a_loop_runs_here() -> bool:
+    from asyncio import get_running_loop
+
+    try:
+        get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class LeftToParent(Protocol):
+    """Something open that a fork copies, and that stays the parent's."""
+
+    def leave_to_parent(self) -> None:
+        """Close the child's copy without a word to anybody."""
+
+
+_open: WeakSet[LeftToParent] = WeakSet()
+
+
+def leave_to_parent_after_fork(handle: LeftToParent) -> None:
+    """Have each forked child close its copy of a handle, of a lock that is its parent's.
+
+    A child that kept it open would keep its dead parent's lock alive.
+    """
+    _open.add(handle)
+
+
+def _leave_all_to_parent() -> None:
+    for handle in list(_open):
+        handle.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all_to_parent)

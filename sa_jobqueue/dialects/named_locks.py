@@ -22,8 +22,7 @@ from sqlalchemy import Connection, Engine
 
 from ..errors import LockLost, UnsupportedDatabase
 from .capabilities import Capabilities
-from .connections import connected_apart
-from .own_loop import call_for
+from .connections import call_for, connected_apart
 from .watched_connection import Limits, WatchedConnection
 
 

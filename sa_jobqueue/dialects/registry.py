@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+from weakref import ref
+
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.url import make_url
 from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from ..errors import LockTimeout, UnsupportedDatabase
-from .by_dialect import ByDialect
-from .connections import connected_apart
+from .connections import connected_apart, driver_errors
 from .database import Database
-from .driver_errors import driver_errors
-from .innodb.mariadb import MariaDB
-from .innodb.mysql import MySQL
 from .look_alikes import locks_are_assumed, refuse_look_alike
-from .postgresql.database import PostgreSQL
-from .sqlite.database import SQLite
+from .mariadb import MariaDB
+from .mysql import MySQL
+from .postgresql import PostgreSQL
+from .sqlite import SQLite
+
+V = TypeVar("V")
+
+
+class ByDialect(Generic[V]):
+    """A value for each dialect that is alive.
+
+    A WeakKeyDictionary does the same, and takes three times as long to look a value up. Each verb
+    looks up several.
+    """
+
+    def __init__(self) -> None:
+        #: By the id of the dialect.
+        self.values: dict[int, V] = {}
+        self.references: dict[int, ref[Dialect]] = {}
+
+    def get(self, dialect: Dialect) -> V | None:
+        """Return the value of a dialect; None if it has none."""
+        return self.values.get(id(dialect))
+
+    def setdefault(self, dialect: Dialect, value: V) -> V:
+        """Return the value of a dialect; if it has none, this is its value from now on."""
+        number, own = id(dialect), ref(self)
+
+        def forget(_: object) -> None:
+            kept = own()
+            if kept is not None:
+                kept.values.pop(number, None)
+                kept.references.pop(number, None)
+
+        self.references.setdefault(number, ref(dialect, forget))
+        return self.values.setdefault(number, value)
+
 
 _registered: dict[str, type[Database]] = {}
 _databases: ByDialect[Database] = ByDialect()

@@ -28,9 +28,13 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 
 from ..errors import LockLost
-from .connections import close_dedicated, dedicated_connection, driver_connection
-from .forks import leave_to_parent_after_fork
-from .own_loop import calls_for
+from .connections import (
+    calls_for,
+    close_dedicated,
+    dedicated_connection,
+    driver_connection,
+    leave_to_parent_after_fork,
+)
 
 log = logging.getLogger("sa_jobqueue.owners.named_lock")
 

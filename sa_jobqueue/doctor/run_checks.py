@@ -1,12 +1,16 @@
-"""Run the checks on a queue, and make a report of what they find."""
+"""Run the checks on a queue, and make a report of what they find.
+
+A check is a function that gets a Subject and yields what it has found: a Finding that is a fact,
+a warning or an error. Each runs in a transaction of its own, which is rolled back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -15,12 +19,24 @@ from sqlalchemy.orm import Session, scoped_session
 from ..dialects import is_transient
 from ..dialects.examination import Finding, Severity
 from ..errors import ArgumentError, JobQueueError, UnsupportedDatabase
-from ..model.queue_name import plain_queue
+from ..model.keys import plain_queue
 from ..queue import JobQueue
 from ..sessions.writer import AnySession, session_of
-from .check_list import CHECKS, LOCKING, NEEDED
-from .report import Report
-from .subject import Subject
+from .checks import (
+    check_columns,
+    check_dead_rows,
+    check_isolation,
+    check_locks,
+    check_owners,
+    check_pooler,
+    check_snapshot,
+    check_statistics,
+    check_statuses,
+    check_strategy,
+    check_table,
+)
+from .index_checks import check_failed, check_index, check_reap
+from .subject import Report, Subject
 
 #: A snapshot that is kept for so long leaves too many dead rows in a queue's table.
 OLD_SNAPSHOT = timedelta(minutes=1)
@@ -132,3 +148,30 @@ def _error_text(error: DBAPIError) -> str:
 
 def _of(found: Collection[Finding], severity: Severity) -> tuple[Finding, ...]:
     return tuple(each for each in found if each.severity is severity)
+
+
+Check: TypeAlias = Callable[[Subject], Iterator[Finding]]
+
+#: The checks by the name that their findings bear, in the order in which they run.
+CHECKS: Mapping[str, Check] = {
+    "table": check_table,
+    "strategy": check_strategy,
+    "columns": check_columns,
+    "statuses": check_statuses,
+    "index": check_index,
+    "reap": check_reap,
+    "failed": check_failed,
+    "statistics": check_statistics,
+    "dead_rows": check_dead_rows,
+    "snapshot": check_snapshot,
+    "isolation": check_isolation,
+    "owners": check_owners,
+    "pooler": check_pooler,
+    "locks": check_locks,
+}
+
+#: These run in each examination. An error of one ends it: the others need what it looks for.
+NEEDED = ("table", "strategy")
+
+#: What locks something, and runs only where it is asked for by name.
+LOCKING = ("locks",)

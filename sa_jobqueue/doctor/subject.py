@@ -1,4 +1,4 @@
-"""The subject of an examination: a queue in its database, and what several checks look at."""
+"""The subject of an examination, what several checks look at, and the report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sqlalchemy import Connection, update
 from sqlalchemy.orm import Session
 
 from ..dialects import Database, database_of
-from ..dialects.examination import Examination, Plan, ServerIndex
+from ..dialects.examination import Examination, Finding, Plan, ServerIndex, Severity
 from ..model.mapping import QueueMapping
 from ..queue import JobQueue
-from ..sessions.hooks import has_execute_hooks
+from ..sessions.writer import has_execute_hooks
 from ..strategies import ClaimSpec, Strategy
 
 #: The size of the batches whose claim is explained.
@@ -91,3 +91,32 @@ class Subject:
         return self.examination.plan(
             connection, statement, parameters, self.mapping.table, favoured
         )
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was found about a queue in its database.
+
+    Attributes:
+        findings: what needs a fix, errors first.
+        facts: what is as it should be.
+    """
+
+    queue: str
+    database: str
+    findings: tuple[Finding, ...]
+    facts: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that make claims slow, wrong or impossible."""
+        return tuple(found for found in self.findings if found.severity is Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that ask for attention, and what could not be checked."""
+        return tuple(found for found in self.findings if found.severity is Severity.WARNING)
+
+    def __str__(self) -> str:
+        head = f"{self.queue} on {self.database}"
+        return "\n".join([head, *map(str, self.findings), *map(str, self.facts)])

@@ -10,15 +10,10 @@
             pager.send(f"email {job.key}: {event.error}")
 
 ======================  =====================================================
-``event``               Event and EventJob: what a listener is told
-``listeners``           listen, listens_for, remove
+``event``               Event and EventJob, and who is told of them
+``listeners``           listen, listens_for, remove; new jobs that a flush inserts
 ``history_table``       history_table, HistoryTable: events as rows; job_records reads them
-``listener``            a function or a recorder, and which events it is told of
-``notes``               what the verbs call, and when the listeners are called
-``connection_end``      the same for a verb on a plain Connection
-``flushed``             new jobs that a flush inserts
-``claimable``           what a verb calls that has made jobs claimable: wake-ups
-``channel``             PostgreSQL: the name of a table's channel
+``notes``               what the verbs call, and what is done after the COMMIT
 ======================  =====================================================
 """
 

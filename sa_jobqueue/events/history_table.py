@@ -40,15 +40,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 
 from ..dialects.clock import as_utc, utc_now
-from ..model.beside import HISTORY
 from ..model.columns import OWNER_LENGTH, timestamp_type
+from ..model.keys import HISTORY, mapping_of_queue
 from ..model.mapping import any_mapping_of
-from ..model.queue_name import mapping_of_queue
 from ..model.status import LONGEST_WORD
 from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer
-from .event import Event, EventJob
-from .listener import Recorder
+from .event import Event, EventJob, Recorder
 from .listeners import add_listener, remove_listener
 
 #: The longest text of a primary key, such as ``[7]``; a longer one is cut.

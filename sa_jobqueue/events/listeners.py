@@ -1,22 +1,33 @@
 """Add and remove listeners: functions by the names of their events, and recorders of all.
 
 The listeners of a mapped class are kept in its QueueMapping, with those of its parents, so a
-verb only asks whether there are any.
+verb only asks whether there are any. New jobs that a flush inserts, as by
+``session.add(Email(..))``, are noted here. Metrics and traces listen by the names of queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import wraps
 from inspect import iscoroutinefunction
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Mapper, object_session
+from sqlalchemy.orm.attributes import instance_dict
+
+from ..dialects import database_of
 from ..errors import ArgumentError
+from ..model.keys import queues_by_name
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
-from .event import EVENTS
-from .flushed import watch_flushes
-from .listener import EventFunction, Listener, Recorder, called_on
+from ..model.mixins import QueueColumns
+from ..sessions.writer import Writer
+from .event import EVENTS, Event, EventFunction, EventJob, Listener, Recorder, called_on
+from .notes import note, note_claimable
 
 F = TypeVar("F", bound=EventFunction)
 Q = TypeVar("Q")
@@ -157,3 +168,94 @@ def _noting(queue: Any, method: Callable[..., Any]) -> Callable[..., Any]:
             return method(*args, **named)
 
     return call
+
+
+_watched: WeakSet[type[Any]] = WeakSet()
+
+
+@event.listens_for(QueueColumns, "after_mapper_constructed", propagate=True)
+def _watch_notifying(mapper: Mapper[Any], class_: type[Any]) -> None:
+    """Watch the flushes of a class that notifies: a process may only add jobs, and call no verb."""
+    if getattr(class_, "__queue_args__", {}).get("notify"):
+        watch_flushes(mapper)
+
+
+def watch_flushes(mapper: Mapper[Any]) -> None:
+    """Note the new jobs of a class, its parents and its subclasses from now on."""
+    base = mapper.base_mapper.class_  # for all of them once
+    if base not in _watched:
+        _watched.add(base)
+        event.listen(base, "after_insert", _inserted, propagate=True)
+
+
+def _inserted(mapper: Mapper[Any], connection: Connection, entity: Any) -> None:
+    mapping, session = any_mapping_of(mapper), object_session(entity)
+    wanted = mapping.listeners or mapping.wakes
+    if not wanted or not mapping.is_queue or session is None:
+        return
+    status = mapping.told(instance_dict(entity).get(mapping.attributes["status"]))
+    if status not in (None, *mapping.ready):  # None: the default of the table
+        return
+    database = database_of(connection)
+    in_autocommit = database.in_autocommit(connection)
+    writer = Writer(session, connection, database, in_autocommit, mapper)
+    if mapping.listeners:
+        job = EventJob(tuple(mapper.primary_key_from_instance(entity)), status)
+        with called_on(None):  # a queue's method may flush what others have added
+            note(writer, mapping, Event("after_enqueue", "flush", mapping.entity, (job,), 1))
+    if mapping.wakes:
+        note_claimable(writer, mapping)
+
+
+V = TypeVar("V")
+
+#: So many jobs are remembered that were claimed, or begun, and whose end nobody told.
+REMEMBERED = 10_000
+
+
+def observe(
+    queues: Mapping[str, Any] | Iterable[Any],
+    listeners: Callable[[str], Mapping[str, EventFunction]],
+) -> None:
+    """Have functions called with the events of queues, from now on.
+
+    New jobs belong to no queue: their event is told once for each class.
+
+    Args:
+        queues: mapped classes, JobQueues or steps of workflows; or these by names of your own.
+        listeners: returns the functions for a queue's name, by the names of the events.
+
+    Raises:
+        ArgumentError: something is no queue, or two have one name.
+    """
+    heard: set[type[Any]] = set()
+    for name, queue in queues_by_name(queues).items():
+        for event_name, function in listeners(name).items():
+            entity = getattr(queue, "entity", queue)
+            if event_name != "after_enqueue":
+                listen(queue, event_name, function)
+            elif entity not in heard:
+                heard.add(entity)
+                listen(entity, event_name, function)
+
+
+class Remembered(Generic[V]):
+    """What is known of jobs by their keys; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Any, V] = OrderedDict()
+        self._lock = Lock()
+
+    def remember(self, key: Any, value: V) -> V | None:
+        """Remember a value; return the one before."""
+        with self._lock:
+            before = self._known.pop(key, None)
+            self._known[key] = value
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return before
+
+    def forget(self, key: Any) -> V | None:
+        """Return what is known, which is not known any more then."""
+        with self._lock:
+            return self._known.pop(key, None)

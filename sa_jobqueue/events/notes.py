@@ -1,9 +1,21 @@
-"""What the verbs note, and when their listeners are called: after the COMMIT.
+"""What the verbs note, and what is done after the COMMIT: listeners and workers are called.
 
 A verb asks ``if mapping.listeners:`` before it makes an event. The event waits for the end of the
 verb's transaction, and is dropped with a savepoint or a transaction that is rolled back. Under
 AUTOCOMMIT it waits for nothing. In a session that joined a transaction of its Connection it waits
 for the session's commit.
+
+A verb that has made jobs claimable wakes workers. Those of this process are called when the
+transaction has ended. Where the class has ``__queue_args__ = {"notify": True}``, and the database
+sends notifications, one is sent right before the connection's COMMIT: the server delivers it with
+the COMMIT. Each is done once for a class and a transaction.
+
+A notification that was sent earlier could be lost: a rollback to a savepoint takes it along, and a
+session does not learn of the savepoints of its connection, or of those in SQL.
+
+The end of a claim frees its serial key, and so makes other jobs claimable. If its transaction then
+claims from the same queue, and gets all that it finds, nothing is left for others, and nobody is
+woken: a worker finds what it has freed by itself.
 """
 
 from __future__ import annotations
@@ -12,16 +24,23 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, ref
 
+from sqlalchemy import Connection, RootTransaction, Table, TwoPhaseTransaction
+from sqlalchemy.exc import DBAPIError
+
+from ..dialects import database_of
+from ..dialects.after_commit import TransactionHooks, add_hooks, hooks_of
+from ..dialects.connections import listen_to
+from ..dialects.named_locks import digest, slug
+from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from ..sessions.transaction_end import AtEnd, TransactionEnd, call_at_end, watch_commit
 from ..sessions.writer import Writer
-from .connection_end import call_at_connection_end
-from .event import Event
-from .listener import Listener, Recorder, called_on, calling_queue
+from .event import Event, Listener, Recorder, called_on, calling_queue
 
 log = logging.getLogger("sa_jobqueue.events")
 
@@ -66,7 +85,8 @@ def _called(
     heard_by = [listener for listener in mapping.listeners if listener.hears(event.name)]
     if not heard_by:
         return None
-    event, number = replace(event, queue=calling_queue()), _next_number()
+    event = replace(event, queue=calling_queue())
+    number = f"{_process}-{os.getpid()}-{next(_numbers)}"  # a forked process has our `_process`
     for listener in heard_by:
         if isinstance(listener.told, Recorder):
             listener.told.noted(event, number, writer)
@@ -76,10 +96,6 @@ def _called(
             _call(listener, event, number, end)
 
     return ended
-
-
-def _next_number() -> str:
-    return f"{_process}-{os.getpid()}-{next(_numbers)}"  # a forked process has our `_process`
 
 
 def _call(listener: Listener, event: Event, number: str, end: TransactionEnd) -> None:
@@ -92,3 +108,230 @@ def _call(listener: Listener, event: Event, number: str, end: TransactionEnd) ->
                 told(event)
     except Exception as error:  # the verb is committed: no listener may make it look failed
         log.error("a listener of %s failed: %s", event.name, error, exc_info=error)
+
+
+_HOOKS = "events"
+
+
+def call_at_connection_end(connection: Connection, call: AtEnd) -> None:
+    """Call a function when the savepoint that is open now, or the transaction, has ended."""
+    calls = hooks_of(connection, _HOOKS)
+    if not isinstance(calls, _Calls):
+        calls = _Calls()
+        add_hooks(connection, _HOOKS, calls)
+    calls.watch(connection)
+    calls.waiting.append(call)
+
+
+@dataclass
+class _Calls(TransactionHooks):
+    """The calls that wait for the end of a connection's transaction.
+
+    Attributes:
+        savepoints: the names of the open savepoints, each with the number of calls before it.
+    """
+
+    waiting: list[AtEnd] = field(default_factory=list)
+    savepoints: list[tuple[str, int]] = field(default_factory=list)
+    refused: bool = False
+    # Weak: a dropped connection must return to its pool at once.
+    _watched: ref[Connection] | None = None
+
+    def watch(self, connection: Connection) -> None:
+        """Notice the savepoints of a Connection: it is another one after each checkout."""
+        if self._watched is not None and self._watched() is connection:
+            return
+        self._watched = ref(connection)
+        listen_to(connection, "after_cursor_execute", self._executed)
+        listen_to(connection, "commit", self._committing)
+
+    def _executed(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        # SQLAlchemy's event of a new savepoint does not tell its name.
+        if statement[:10].upper().startswith(("SAVEPOINT ", "ROLLBACK", "RELEASE ")):
+            words = statement.upper().rstrip("; ").split()
+            self._follow(words[0], words[-1])
+
+    def _follow(self, verb: str, name: str) -> None:
+        if verb == "SAVEPOINT":
+            self.savepoints.append((name, len(self.waiting)))
+            return
+        indexes = [index for index, (given, _) in enumerate(self.savepoints) if given == name]
+        if verb == "ROLLBACK":
+            # A savepoint that we do not know was opened before the first call.
+            self._undo(self.savepoints[indexes[-1]][1] if indexes else 0)
+        if indexes:
+            del self.savepoints[indexes[-1] + (verb == "ROLLBACK") :]  # which keeps the savepoint
+
+    def _undo(self, before: int) -> None:
+        undone, self.waiting[before:] = self.waiting[before:], []
+        for call in undone:
+            call(TransactionEnd.ROLLED_BACK)
+
+    def _committing(self, connection: Connection) -> None:
+        self.refused = database_of(connection).refuses_commit(connection)
+
+    # -- the hooks ------------------------------------------------------
+
+    def after_end(self, driver: Any, *, committed: bool) -> None:
+        """Make the calls."""
+        committed = committed and not self.refused
+        self._end(TransactionEnd.COMMITTED if committed else TransactionEnd.ROLLED_BACK)
+
+    def end_interrupted(self) -> None:
+        """Make the calls: nobody knows how the transaction has ended."""
+        self._end(TransactionEnd.UNKNOWN)
+
+    def after_end_failed(self, error: Exception) -> None:
+        """Log it."""
+        log.error("a listener failed: %s", error, exc_info=error)
+
+    def on_return(self, driver: Any) -> None:
+        """Make the calls that are left: the pool rolls back."""
+        self._end(TransactionEnd.ROLLED_BACK)
+
+    def _end(self, end: TransactionEnd) -> None:
+        calls, self.waiting, self.refused = self.waiting, [], False
+        self.savepoints.clear()
+        for call in calls:
+            call(end)
+
+
+@dataclass(frozen=True)
+class _Note:
+    """Jobs of a class can be claimed, or may be: what limits their serial keys has freed some."""
+
+    mapping: QueueMapping
+    freed_by: object | None
+
+
+@dataclass(eq=False)
+class _Notes:
+    """What was noted in a transaction of a connection.
+
+    Attributes:
+        waking: for these, workers are called when the verb's transaction has ended. That of a
+            session may end before that of its connection, which it has joined.
+        notifying: for these, a notification is sent with the COMMIT.
+    """
+
+    waking: set[_Note] = field(default_factory=set)
+    notifying: set[_Note] = field(default_factory=set)
+
+
+_noted: WeakKeyDictionary[RootTransaction, _Notes] = WeakKeyDictionary()
+_watched: WeakSet[Connection] = WeakSet()
+
+
+def note_claimable(
+    writer: Writer, mapping: QueueMapping, *, freed_by: object | None = None
+) -> None:
+    """Wake the workers of a class, once the verb's transaction is committed.
+
+    A verb asks ``if mapping.wakes:`` before it calls this.
+
+    Args:
+        freed_by: the end of a claim has freed keys that this limits; None: jobs can be claimed.
+
+    Raises:
+        ArgumentError: a notification in a two-phase transaction, which PostgreSQL refuses.
+    """
+    if writer.in_autocommit:
+        if _notifies(writer, mapping):
+            _notify(writer.connection, [mapping])
+        _wake(mapping)
+        return
+    notes, noted = _notes_in(writer), _Note(mapping, freed_by)
+    if noted in notes.waking:
+        return
+    is_new = _notifies(writer, mapping) and noted not in notes.notifying
+    if is_new:
+        _notify_at_commit(writer.connection)
+        notes.notifying.add(noted)
+    notes.waking.add(noted)
+
+    def ended(end: TransactionEnd) -> None:
+        wakes = noted in notes.waking
+        notes.waking.discard(noted)
+        if end is not TransactionEnd.ROLLED_BACK:
+            if wakes:
+                _wake(mapping)
+        elif is_new:
+            notes.notifying.discard(noted)
+
+    call_at_end_of(writer, ended)
+
+
+def forget_freed(writer: Writer, freed_by: object) -> None:
+    """Wake nobody for keys that were freed in this transaction: their jobs are claimed.
+
+    Not in a savepoint, which may be rolled back without the end of the claims that freed them.
+    """
+    if writer.in_autocommit or writer.connection.in_nested_transaction():
+        return
+    notes = _notes_in(writer)
+    for noted in (notes.waking, notes.notifying):
+        noted -= {note for note in noted if note.freed_by is freed_by}
+
+
+def _notes_in(writer: Writer) -> _Notes:
+    """Return what was noted in the writer's transaction."""
+    transaction = writer.connection.get_transaction() or writer.connection.begin()
+    return _noted.setdefault(transaction, _Notes())
+
+
+def _wake(mapping: QueueMapping) -> None:
+    for wake in mapping.wake_calls:
+        wake()
+
+
+def _notifies(writer: Writer, mapping: QueueMapping) -> bool:
+    """Tell whether a notification is to be sent."""
+    if not (mapping.args.notify and writer.database.notifies):
+        return False
+    if isinstance(writer.connection.get_transaction(), TwoPhaseTransaction):
+        raise ArgumentError(
+            f"{mapping}.__queue_args__ has 'notify', and PostgreSQL cannot prepare a transaction "
+            "that has sent a notification. Use a session without twophase, or remove 'notify': "
+            "workers then look for jobs at intervals"
+        )
+    return True
+
+
+def _notify_at_commit(connection: Connection) -> None:
+    """Notice the COMMITs of a connection."""
+    if connection not in _watched:
+        _watched.add(connection)
+        listen_to(connection, "commit", _committing)
+
+
+def _committing(connection: Connection) -> None:
+    """Send the notifications, right before the COMMIT."""
+    transaction = connection.get_transaction()
+    notes = None if transaction is None else _noted.get(transaction)
+    if notes is None:
+        return
+    try:
+        _notify(connection, (note.mapping for note in notes.notifying))
+    except DBAPIError:
+        # A transaction that has failed commits nothing, and its COMMIT raises no error either.
+        if connection.invalidated or not database_of(connection).refuses_commit(connection):
+            raise
+
+
+def _notify(connection: Connection, mappings: Iterable[QueueMapping]) -> None:
+    for channel in sorted({channel_of(mapping.table) for mapping in mappings}):
+        connection.exec_driver_sql(f'NOTIFY "{channel}"')
+
+
+#: PostgreSQL cuts identifiers after 63 bytes.
+_READABLE, _HASHED = 30, 20
+
+
+def channel_of(table: Table) -> str:
+    """Return the name of a table's channel: ASCII, without quotes, at most 63 bytes.
+
+    The schema and the table are hashed, so no two tables share a channel; the readable part is for
+    whoever looks at the server.
+    """
+    hashed = digest("channel", table.schema or "", table.name).hex()[:_HASHED]
+    return f"sa_jobqueue-{slug(table.name, _READABLE) or 'table'}-{hashed}"

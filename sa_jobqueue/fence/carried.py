@@ -49,10 +49,9 @@ from ..model.mapping import QueueMapping
 from ..model.transitions import ClaimedValues
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
-from .change import Change
 from .claim import FencedJobs
 from .statements import DATES, KEYS, FencedStatements, FenceKind, Found, fenced_statements
-from .token import Identity
+from .token import Change, Identity
 
 #: The most jobs that a claim's statement finishes in a transaction. Jobs that others claim
 #: meanwhile look ready to it, and the longer the finish takes, the more of them it passes over.

@@ -1,12 +1,13 @@
 """The statements that write behind a fence, built once for each change and class.
 
 The fence stands in every WHERE clause: the primary keys of the batch, and the status,
-the owner and the owner_date that the claim wrote.
+the owner and the owner_date that the claim wrote. Locking reads with the same fence tell whether
+a claim is still ours, and which rows somebody else has locked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,17 +17,19 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Executable,
+    Select,
     and_,
     bindparam,
     case,
     cast,
+    or_,
     select,
 )
 from sqlalchemy.engine import CursorResult
 
 from ..dialects import Database
 from ..dialects.clock import utc_now
-from ..model.keys import key_is, key_is_in, key_values, locked_by_key
+from ..model.keys import key_batches, key_is, key_is_in, key_values, locked_by_key
 from ..model.mapping import TIME_ROLES, QueueMapping
 from ..model.status import status_is
 from ..model.transitions import (
@@ -42,7 +45,8 @@ from ..model.transitions import (
 )
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
-from .token import Identity, Token
+from .claim import FencedJobs
+from .token import Fence, Identity, Token
 
 # The parameters of every fence; OWNER is a third one.
 KEYS, DATES = "sa_jobqueue_keys", "sa_jobqueue_dates"
@@ -263,3 +267,83 @@ def _typed(
     # The drivers of MySQL and MariaDB take a CASE of NULL and a time for text.
     times = [mapping.column(role) for role in TIME_ROLES if mapping.has(role)]
     return cast(value, column.type) if column in times else value
+
+
+def lock_claim(writer: Writer, mapping: QueueMapping, fence: Fence) -> bool:
+    """Lock the row of a claim; tell whether the claim was still ours.
+
+    The lock is the job's lease until the transaction ends: nobody takes the job back meanwhile.
+    Rows of other tables may go on referencing it, where the database has such a lock.
+
+    Args:
+        fence: of a claim that is marked.
+    """
+    return bool(_read(writer, mapping, _locking_read, fence.token, [fence.identity]))
+
+
+def is_as_finished(writer: Writer, mapping: QueueMapping, fence: Fence, then: str) -> bool:
+    """Tell whether the row of a claim that is gone is as its finish leaves it.
+
+    It is deleted, or it has the status `then` and no other owner.
+    """
+    database, owner = writer.database, mapping.column("owner")
+    ours = or_(owner.is_(None), owner == bindparam(OWNER, type_=owner.type))
+    left = and_(status_is(mapping.column("status"), then), ours)
+    read = select(case((left, 1), else_=0))
+    here = keys_are(mapping, database, FenceKind.of(fence.token))
+    parameters = {KEYS: key_values([fence.identity]), OWNER: fence.owner}
+    return writer.core(read.where(here), parameters).scalar() != 0
+
+
+def lock_unlocked(writer: Writer, part: FencedJobs) -> tuple[list[Fence], list[Fence]]:
+    """Lock the rows of a claim that nobody else has locked; wait for none.
+
+    Returns:
+        The jobs whose rows we have locked, and those whose claim was lost. Rows that are still
+        ours, and that others have locked, are in neither.
+    """
+    locked: set[Identity] = set()
+    ours: set[Identity] = set()
+    for batch in key_batches(part.identities):
+        locked |= _read(writer, part.mapping, _read_of_unlocked, part.token, batch)
+        if missing := [identity for identity in batch if identity not in locked]:
+            ours |= _read(writer, part.mapping, _plain_read, part.token, missing)
+    return (
+        [fence for fence in part.fences if fence.identity in locked],
+        [fence for fence in part.fences if fence.identity not in locked | ours],
+    )
+
+
+def _read(
+    writer: Writer,
+    mapping: QueueMapping,
+    statement: Callable[[QueueMapping, Writer, FenceKind], Select[Any]],
+    token: Token,
+    identities: list[Identity],
+) -> set[Identity]:
+    """Return the keys that a read behind a fence has found."""
+    kind = FenceKind.of(token)
+    parameters = {
+        KEYS: key_values(identities),
+        OWNER: token.owner,
+        DATES: kind.dates(token),
+    }
+    read = statement(mapping, writer, kind)
+    return {tuple(row) for row in writer.core(read, parameters)}
+
+
+@built_once
+def _locking_read(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
+    read = _plain_read(mapping, writer, kind)
+    return locked_by_key(read, mapping, writer.database, keep_references=True)
+
+
+@built_once
+def _read_of_unlocked(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
+    read = _plain_read(mapping, writer, kind)
+    return locked_by_key(read, mapping, writer.database, keep_references=True, skip_locked=True)
+
+
+@built_once
+def _plain_read(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
+    return select(*mapping.keys).where(is_ours(mapping, writer.database, kind))

@@ -5,22 +5,30 @@ its claim: the status, the owner and the owner_date that the claim wrote. Every 
 write names all four, so it reaches the row only while the row is still ours.
 
 A claim that wrote nothing has a hold instead: what keeps its rows from others.
+
+Times tell the claims of one owner apart, also those that were rolled back. Two statements of one
+owner may begin in the same microsecond, one of them waiting for a row of the other: once the other
+is rolled back, which leaves no trace in the database, the waiting claim would get the row with the
+same time, and so the same fence. So this process remembers the times that it has written.
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, auto
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Column, Connection
 
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
+from ..model.transitions import ClaimedValues
 
 #: The values of a primary key.
 Identity = tuple[Any, ...]
@@ -124,3 +132,59 @@ class Hold(ABC):
         when: LetGo,
     ) -> None:
         """Free the rows, once their change was written."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a verb writes to the rows of a claim.
+
+    Attributes:
+        verb: its name, for messages.
+        values: returns the new values (no values leave the rows as they are); None
+            deletes the rows.
+        parameters: the values of further parameters of the statement.
+        own: the application's own columns that are written, too; their values are parameters.
+        let_go: when the write frees the rows of an unmarked claim.
+        frees: whether it may leave jobs that can be claimed.
+    """
+
+    verb: str
+    values: ClaimedValues | None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    let_go: LetGo = LetGo.AT_COMMIT
+    frees: bool = False
+    own: tuple[Column[Any], ...] = ()
+
+
+#: How many times are remembered: those of the claims that may still be under way.
+MOST = 4_096
+
+_MICROSECOND = timedelta(microseconds=1)
+
+_lock = Lock()
+_had: dict[tuple[str | None, datetime], None] = {}
+
+
+def distinct(owner: str | None, date: datetime) -> datetime:
+    """Return this time, or the next one that no claim or renewal of the owner has had.
+
+    Args:
+        owner: the name that claims; threads of a process may share it.
+        date: the database's time, with microseconds.
+    """
+    with _lock:
+        while (owner, date) in _had:
+            date += _MICROSECOND
+        _had[owner, date] = None
+        if len(_had) > MOST:
+            del _had[next(iter(_had))]
+    return date
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = Lock()  # another thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -21,16 +21,13 @@ from sqlalchemy import select
 
 from ..dialects.clock import as_utc
 from ..errors import ClaimLost
-from ..events.claimable import note_claimable
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
 from ..model.transitions import LATER, NOW, OWNER, SHIFT, taken_out_of_round
 from ..sessions.writer import AnyConnection, Writer, writing
-from .change import Change
 from .claim import FencedJobs, by_mapping
-from .events import written_events
-from .show import show_written
+from .show import show_written, written_events
 from .statements import (
     DATES,
     KEYS,
@@ -39,7 +36,7 @@ from .statements import (
     Found,
     fenced_statements,
 )
-from .token import Hold, Identity, LetGo, Token
+from .token import Change, Hold, Identity, LetGo, Token
 
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")

@@ -32,7 +32,7 @@ from sqlalchemy import Table
 from ..model.columns import MARK, WORDS
 from ..model.indexes import job_indexes
 from ..model.mixins import JobMixin, PriorityMixin, QueueColumns, RetryMixin, ScheduleMixin
-from ..model.options import MAX_ATTEMPTS
+from ..model.status import MAX_ATTEMPTS
 from .tables import compared
 
 #: The mixins whose columns we add. RoundMixin's second table is autogenerate's, and its column is

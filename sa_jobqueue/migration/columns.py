@@ -12,13 +12,12 @@ from sqlalchemy import Column, ColumnElement, String, and_, literal, select, tru
 from sqlalchemy.schema import CreateTable, DropTable
 
 from ..dialects.clock import LONG_AGO
-from ..dialects.ddl import AddColumns, DropColumns, SetDefault
+from ..dialects.schema_changes import AddColumns, DropColumns, SetDefault
 from ..errors import ArgumentError
+from ..model.columns import round_table, same_kind
 from ..model.mapping import QueueMapping
 from ..model.mixins import QueueColumns
-from ..model.round_table import round_table
 from ..model.status import DONE, UNCLAIMED, status_is
-from ..model.types import same_kind
 from .backfill_rows import BATCH, bind_criterion, update_rows
 from .runner import PATIENCE, Op, Runner, log
 from .tables import AnyTable, bare_table, mapping_for, reflect_table

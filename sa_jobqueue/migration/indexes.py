@@ -14,9 +14,9 @@ from alembic.operations import ops
 from sqlalchemy import Connection, Index, Table
 from sqlalchemy import inspect as sa_inspect
 
-from ..dialects.ddl import OnlineIndex, RenameIndex
 from ..dialects.examination import IndexColumn, ServerIndex
-from ..doctor.wanted_index import WantedIndex, name_of, same_predicate
+from ..dialects.schema_changes import OnlineIndex, RenameIndex
+from ..doctor.index_checks import WantedIndex, name_of, same_predicate
 from ..errors import ArgumentError
 from ..model.indexes import index_serving, job_indexes, shortened, twin
 from ..queue import JobQueue

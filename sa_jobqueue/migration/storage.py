@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..dialects.ddl import SetStorage
+from ..dialects.schema_changes import SetStorage
 from .runner import Op, Runner, log
 from .tables import AnyTable, bare_table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -19,9 +19,10 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
 from ..dialects import Database
-from ..dialects.or_null import or_null
-from ..errors import UnsupportedDatabase
-from .mapping import QueueMapping
+from ..dialects.expressions import or_null
+from ..errors import ArgumentError, UnsupportedDatabase
+from .mapping import QueueMapping, mapping_of
+from .status import UNCLAIMED
 
 #: Keys of one statement: SQLite takes 32,766 parameters, some drivers 65,535.
 MOST_KEYS = 5_000
@@ -159,3 +160,69 @@ def keys_of(
     if len(mapping.keys) > 1:
         return list(map(key_of, jobs))
     return [(key_of(row),) for row in jobs] if len(jobs) == 1 else list(zip(map(key_of, jobs)))
+
+
+def plain_queue(queue: Any) -> Any:
+    """Return the JobQueue of a workflow's step, or in an AsyncJobQueue; all else as it is."""
+    if isinstance(queue, type):  # it may have a column of such a name
+        return queue
+    return getattr(queue, "sync_queue", getattr(queue, "queue", queue))
+
+
+def mapping_of_queue(queue: Any) -> QueueMapping:
+    """Return the mapping of a mapped class, of a JobQueue or of a workflow's step.
+
+    Raises:
+        ArgumentError: it is no queue.
+    """
+    queue = plain_queue(queue)
+    mapping = getattr(queue, "mapping", None)
+    return mapping if isinstance(mapping, QueueMapping) else mapping_of(queue)
+
+
+def queue_name(queue: Any) -> str:
+    """Return a queue's name: ``email``, or ``film/cut`` for one that claims from a status ``cut``.
+
+    Raises:
+        ArgumentError: it is no queue.
+    """
+    mapping = mapping_of_queue(queue)
+    queue = plain_queue(queue)
+    usual = mapping.word(UNCLAIMED)
+    ready = usual if isinstance(queue, type) else getattr(queue, "ready", usual)
+    table = mapping.table.fullname
+    return table if ready == usual else f"{table}/{ready}"
+
+
+def queues_by_name(queues: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
+    """Return the queues by the names that their metrics and spans have.
+
+    Raises:
+        ArgumentError: something is no queue, or two have one name.
+    """
+    if isinstance(queues, Mapping):
+        return {name: plain_queue(queue) for name, queue in queues.items()}
+    found: dict[str, Any] = {}
+    for queue in map(plain_queue, queues):
+        name = queue_name(queue)
+        if name in found:
+            raise ArgumentError(
+                f"two queues are called {name!r}; give names of your own: {{'one': {queue!r}, ..}}"
+            )
+        found[name] = queue
+    return found
+
+
+# Tables of the library's own beside a queue's: its MetaData tells of them.
+#
+# Who asks here loads nothing else: an application without such tables pays nothing for them.
+
+#: The keys in ``MetaData.info``: of ControlTables, of Schedules, and of the history's Table.
+CONTROL = "sa_jobqueue.control"
+SCHEDULES = "sa_jobqueue.schedules"
+HISTORY = "sa_jobqueue.history"
+
+
+def beside(mapping: QueueMapping, what: str) -> Any:
+    """Return what is beside a queue's table; None: there is none."""
+    return mapping.table.metadata.info.get(what)

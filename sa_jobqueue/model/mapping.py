@@ -36,9 +36,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Mapper
 
 from ..dialects import dialect_of
 from ..errors import ArgumentError
-from ..process.name import function_name
-from .options import QueueArgs
-from .status import CLAIMED, JobStatus, as_word, status_is, status_word, word_literal
+from ..process import function_name
+from .status import CLAIMED, JobStatus, QueueArgs, as_word, status_is, status_word, word_literal
 
 #: The roles of the claim order, as far as a class has columns for them; the primary key is
 #: always the last.

@@ -45,14 +45,22 @@ from sqlalchemy.types import NullType, TypeEngine
 from ..dialects import dialect_of
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
-from .columns import MARK, WORDS, column_of, timestamp_type
+from .columns import (
+    DIGITS,
+    MARK,
+    SHORTEST_LENGTH,
+    WORDS,
+    add_round_table,
+    column_of,
+    has_no_zone,
+    named_digits,
+    same_kind,
+    timestamp_type,
+    variant_of,
+)
 from .indexes import add_indexes
-from .last_error import SHORTEST_LENGTH
 from .mapping import TIME_ROLES, QueueMapping
-from .microseconds import DIGITS, has_no_zone, named_digits
-from .round_table import add_round_table
 from .status import UNCLAIMED
-from .types import same_kind, variant_of
 
 
 def _declare(role: str, name: str) -> Any:

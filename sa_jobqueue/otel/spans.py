@@ -23,8 +23,8 @@ from opentelemetry.trace import (
 )
 
 from ..events import Event
-from ..events.listener import EventFunction
-from ..events.observed import Remembered, observe
+from ..events.event import EventFunction
+from ..events.listeners import Remembered, observe
 from ..version import __version__
 from .trace_mixin import context_of
 

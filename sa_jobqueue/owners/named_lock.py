@@ -24,8 +24,8 @@ from sqlalchemy import Connection, Engine
 
 from ..ages import duration_text
 from ..dialects import database_of, database_of_engine
+from ..dialects.connections import call_for
 from ..dialects.named_locks import Deadline, HeldLock, Holder, NamedLocks
-from ..dialects.own_loop import call_for
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from ..dialects import Database, database_of
-from ..dialects.own_loop import call_for
-from ..dialects.owner_liveness import IDENTITY_LENGTH, OwnerState, Server
+from ..dialects.capabilities import IDENTITY_LENGTH, OwnerState, Server
+from ..dialects.connections import call_for
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from ..model.columns import OWNER_LENGTH
 from ..sessions.transactions import connected_outside_pool

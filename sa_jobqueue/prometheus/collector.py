@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from ..counts import QueueStats, overview
-from ..counts.schema import queues_there
-from ..model.queue_name import queues_by_name
+from ..counts.count import queues_there
+from ..model.keys import queues_by_name
 from ..owners.alive import OwnerState
 from ..queue import job_queue_of
 

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 from ..events import Event
-from ..events.observed import Remembered, observe
+from ..events.listeners import Remembered, observe
 
 #: The value of the label ``event`` for each event of the seam.
 COUNTED = {

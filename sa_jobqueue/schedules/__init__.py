@@ -19,11 +19,9 @@ are. docs/schedules.md has the limits.
 ``schedules``           Schedules: every method that works on schedules
 ``table``               Schedule: the mapped class of the rows
 ``values``              the values of a job, as JSON and as attributes
-``registry``            every(): what the queues of this process declare, checked
-``declared``            writes the declarations to the table
+``declared``            every(): what the queues declare, checked, and written to the table
 ``run``                 run_due: ticks become jobs
-``ticks``               which ticks are due, and what becomes of missed ones
-``cron``                the times of an expression in a time zone
+``ticks``               the ticks of an expression: which are due, and what becomes of missed ones
 ======================  =====================================================
 
 Schedules need the extra ``schedules`` (cronsim), which is imported for the first tick.

@@ -8,8 +8,6 @@ schedulers never run the same schedule, because the claim locks its row. There i
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,18 +20,17 @@ from sqlalchemy.orm import Session
 from ..dialects import database_of, is_transient
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..model.columns import OWNER_LENGTH
-from ..model.last_error import error_text, first_line, in_ascii
+from ..model.columns import error_text, first_line, in_ascii
+from ..model.keys import mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import mapping_of
-from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
+from ..process import process_name
 from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
 from ..verbs.claim import claim
 from ..verbs.enqueue import enqueue
 from ..verbs.finish import release
-from .cron import Cron
 from .table import Schedule
-from .ticks import TRY_AGAIN, Due, Missed, due_ticks
+from .ticks import TRY_AGAIN, Cron, Missed, due_ticks
 from .values import job_values
 
 log = logging.getLogger("sa_jobqueue.schedules")
@@ -63,9 +60,14 @@ def run_due(
     """Run schedules that are due; see :meth:`Schedules.run_due`."""
     session = session_of(session)
     known = {queue_name(queue): plain_queue(queue) for queue in queues}
-    _refuse_autocommit(session, entity)
+    connection = session.connection(bind_arguments=routed_to_writes(mapping_of(entity).mapper))
+    if database_of(connection).in_autocommit(connection):
+        raise ArgumentError(
+            "a schedule's job and its next tick are one transaction: use a session that is not "
+            "in AUTOCOMMIT"
+        )
     of_queues = entity.queue.in_(sorted(known))
-    claimed = claim(session, entity, of_queues, owner=_owner(), limit=limit)
+    claimed = claim(session, entity, of_queues, owner=process_name(40), limit=limit)
     if not claimed:
         return []
     now = database_now(session, entity)
@@ -80,46 +82,35 @@ def database_now(session: Session, entity: type[Schedule]) -> datetime:
     return as_utc(session.execute(select(utc_now()), bind_arguments=routed).scalar_one())
 
 
-def _refuse_autocommit(session: Session, entity: type[Schedule]) -> None:
-    connection = session.connection(bind_arguments=routed_to_writes(mapping_of(entity).mapper))
-    if database_of(connection).in_autocommit(connection):
-        raise ArgumentError(
-            "a schedule's job and its next tick are one transaction: use a session that is not "
-            "in AUTOCOMMIT"
-        )
-
-
-def _owner() -> str:
-    """Return an owner name of this process, so that no other claim has the same fence."""
-    process = f"-{os.getpid()}"
-    return socket.gethostname().replace("~", "-")[: OWNER_LENGTH - len(process)] + process
-
-
 def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran:
     """Insert the jobs of a claimed schedule, and write its next tick to it."""
+    tick, name, failed = as_utc(schedule.next_tick), schedule.name, schedule.last_error is not None
     try:
-        due = _due(schedule, now)
+        cron = Cron(schedule.cron, schedule.timezone)
+        due = due_ticks(cron, tick, now, Missed(schedule.missed), failed=failed)
         if due.ticks:
             with session.begin_nested():
                 insert_ticks(session, queue, schedule, due.ticks)
     except Exception as error:  # of any driver, or of a listener of the application
-        if _ends_transaction(error):
-            raise
-        return _failed(session, schedule, now, error)
+        if is_transient(error) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            raise  # the transaction is at an end
+        log.error("the schedule %s inserted no job: %s", name, first_line(error))
+        # The tick stays due, and does not hold up other schedules meanwhile.
+        schedule.run_at = now + TRY_AGAIN
+        schedule.last_error = error_text(in_ascii(error_text(error) or ""))
+        return Ran(name, (), None, tick, schedule.last_error)
     schedule.run_at = schedule.next_tick = due.next
     if due.ticks or due.skipped is not None:  # else the clock was set back before a failed tick
         schedule.last_error = None
     if due.ticks:
         schedule.last_tick = due.ticks[-1]
     if due.skipped is not None:
-        _note_skipped(schedule, due, now)
-    return Ran(schedule.name, due.ticks, due.skipped, due.next)
-
-
-def _due(schedule: Schedule, now: datetime) -> Due:
-    cron = Cron(schedule.cron, schedule.timezone)
-    tick, failed = as_utc(schedule.next_tick), schedule.last_error is not None
-    return due_ticks(cron, tick, now, Missed(schedule.missed), failed=failed)
+        schedule.skipped_from, end = due.skipped, min((*due.ticks, now))
+        schedule.skipped_to = end
+        log.warning(
+            "the schedule %s has missed its ticks from %s, before %s", name, due.skipped, end
+        )
+    return Ran(name, due.ticks, due.skipped, due.next)
 
 
 def insert_ticks(
@@ -133,35 +124,8 @@ def insert_ticks(
     mapping = mapping_of_queue(queue)
     values = job_values(mapping, schedule.values_json)
     run_at = mapping.attributes.get("run_at")
-    rows = [
-        {run_at: tick, **values} if run_at is not None and tick is not None else dict(values)
-        for tick in ticks
-    ]
+    rows = [{run_at: tick, **values} if run_at and tick else dict(values) for tick in ticks]
     if isinstance(queue, type):
         enqueue(session, queue, rows)
     else:
         queue.enqueue(session, rows)
-
-
-def _ends_transaction(error: Exception) -> bool:
-    lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    return lost or is_transient(error)
-
-
-def _failed(session: Session, schedule: Schedule, now: datetime, error: Exception) -> Ran:
-    """Leave the tick due, and try it again later, so that it does not hold up other schedules."""
-    log.error("the schedule %s inserted no job: %s", schedule.name, first_line(error))
-    schedule.run_at = now + TRY_AGAIN
-    schedule.last_error = error_text(in_ascii(error_text(error) or ""))
-    return Ran(schedule.name, (), None, as_utc(schedule.next_tick), schedule.last_error)
-
-
-def _note_skipped(schedule: Schedule, due: Due, now: datetime) -> None:
-    """Note in the row, and in the log, the time in which ticks made no jobs."""
-    schedule.skipped_from, schedule.skipped_to = due.skipped, min((*due.ticks, now))
-    log.warning(
-        "the schedule %s has missed its ticks from %s, before %s",
-        schedule.name,
-        schedule.skipped_from,
-        schedule.skipped_to,
-    )

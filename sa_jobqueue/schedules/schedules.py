@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, MetaData, func, select
-from sqlalchemy.orm import Session
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..model.beside import SCHEDULES, beside
+from ..model.keys import SCHEDULES, beside, mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import mapping_of
-from ..model.queue_name import mapping_of_queue, plain_queue, queue_name
 from ..model.status import UNCLAIMED, status_is
-from ..sessions.missing_tables import missing_tables_named
+from ..sessions.transactions import missing_tables_named
 from ..sessions.writer import AnyConnection, AnySession, session_of
 from ..verbs.manage import cancel, retry
-from .cron import Cron
-from .declared import Declared, declare
-from .registry import declaration
+from .declared import Declared, declaration, declare
 from .run import Ran, database_now, insert_ticks, run_due
 from .table import PAUSED, Schedule, schedule_class
-from .ticks import Missed
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from .ticks import Cron, Missed
 
 #: How many schedules a call of run_due() takes.
 LIMIT = 10
@@ -54,17 +46,10 @@ class ScheduleInfo:
     last_error: str | None
 
 
-def _names_missing_table(
-    method: Callable[Concatenate[Schedules, P], R],
-) -> Callable[Concatenate[Schedules, P], R]:
-    """Make a method raise MissingTable if the database has no table of schedules."""
-
-    @wraps(method)
-    def naming(self: Schedules, /, *given: P.args, **options: P.kwargs) -> R:
-        with missing_tables_named(lambda: [mapping_of(self.entity).table]):
-            return method(self, *given, **options)
-
-    return naming
+#: Decorates a method that uses the table: without it, the method raises MissingTable.
+_names_missing_table = missing_tables_named(
+    lambda: [mapping_of(each).table for each in Schedule.__subclasses__()]
+)
 
 
 class Schedules:
@@ -169,13 +154,11 @@ class Schedules:
             ArgumentError: the arguments make no schedule, or cronsim is not installed.
             IntegrityError: there is a schedule of this name.
         """
-        given = declaration(
-            name, queue, cron, timezone=timezone, values=values, missed=missed, revision=None
-        )
+        given = declaration(name, queue, cron, timezone=timezone, values=values, missed=missed)
         session = session_of(session)
         tick = Cron(cron, timezone).after(database_now(session, self.entity))
         entity: Any = self.entity  # its constructor is that of the declarative base
-        session.add(entity(next_tick=tick, run_at=tick, **given.columns))
+        session.add(entity(next_tick=tick, run_at=tick, **vars(given)))
         session.flush()
 
     @_names_missing_table
@@ -196,7 +179,7 @@ class Schedules:
         Raises:
             ArgumentError: there is none of this name.
         """
-        return bool(cancel(session, self._row(session_of(session), name)))
+        return bool(cancel(session, self._row(session, name)))
 
     @_names_missing_table
     def resume(self, session: AnySession, name: str) -> bool:
@@ -207,7 +190,7 @@ class Schedules:
         Raises:
             ArgumentError: there is none of this name.
         """
-        return bool(retry(session, self._row(session_of(session), name)))
+        return bool(retry(session, self._row(session, name)))
 
     @_names_missing_table
     def run_now(self, session: AnySession, name: str, queue: Any) -> None:
@@ -217,8 +200,7 @@ class Schedules:
             ArgumentError: there is no schedule of this name, it is one of another queue, or its
                 values do not fit the class of the queue.
         """
-        session = session_of(session)
-        row = self._row(session, name)
+        session, row = session_of(session), self._row(session, name)
         if row.queue != queue_name(queue):
             raise ArgumentError(
                 f"{name!r} is a schedule of {row.queue!r}, not of {queue!r}: give that queue"
@@ -232,20 +214,16 @@ class Schedules:
         found = session_of(session).scalars(rows.execution_options(populate_existing=True))
         return [_info(row) for row in found]
 
-    def _row(self, session: Session, name: str) -> Schedule:
-        found = session.get(self.entity, name, populate_existing=True)
+    def _row(self, session: AnySession, name: str) -> Schedule:
+        found = session_of(session).get(self.entity, name, populate_existing=True)
         if found is None:
             raise ArgumentError(f"there is no schedule {name!r}: schedules.all(session) lists them")
         return found
 
 
 def _info(row: Schedule) -> ScheduleInfo:
-    found: dict[str, Any] = {
-        each.name: getattr(row, each.name, None) for each in fields(ScheduleInfo)
-    }
-    for name, value in found.items():
-        if isinstance(value, datetime):
-            found[name] = as_utc(value)
-    found["values"] = json.loads(row.values_json)
-    found["missed"], found["paused"] = Missed(row.missed), row.status == PAUSED
-    return ScheduleInfo(**found)
+    read = {each.name: getattr(row, each.name, None) for each in fields(ScheduleInfo)}
+    times = {name: as_utc(value) for name, value in read.items() if isinstance(value, datetime)}
+    values, missed = json.loads(row.values_json), Missed(row.missed)
+    told: Any = {"values": values, "missed": missed, "paused": row.status == PAUSED}
+    return ScheduleInfo(**{**read, **times, **told})

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.engine import Dialect
 
-from ..dialects.by_dialect import ByDialect
+from ..dialects.registry import ByDialect
 from .writer import Writer
 
 Owner = TypeVar("Owner")

@@ -11,7 +11,7 @@ from sqlalchemy.orm.attributes import instance_state, set_committed_value
 
 from ..model.keys import key_is_in, key_values, keys_of
 from ..model.mapping import QueueMapping
-from .undo import undo_on_savepoint_rollback
+from .transaction_end import undo_on_savepoint_rollback
 from .writer import Writer
 
 

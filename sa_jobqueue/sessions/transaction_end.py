@@ -7,6 +7,9 @@ it has ended and its connections are back in their pools.
 A session's `after_commit` also fires when a savepoint is released, and Connection's event
 "commit" comes before the COMMIT: neither alone tells that a transaction was committed.
 
+A session undoes what it flushed itself. What the library notes in addition, such as attributes set
+as committed, or the fence of an entity, is undone by the functions at the end.
+
 Limit: a session may commit into a transaction that somebody else began on its connection
 and rolls back later. That is not noticed here.
 """
@@ -126,3 +129,22 @@ def _around(savepoint: SessionTransaction) -> SessionTransaction:
         around = around.parent
     assert around is not None  # a savepoint is always inside of a transaction
     return around
+
+
+Undo = Callable[[], None]
+
+
+def undo_on_rollback(session: Session, undo: Undo) -> None:
+    """Call `undo` unless the savepoint that is open now, or else the transaction, is committed."""
+
+    def ended(end: TransactionEnd) -> None:
+        if end is not TransactionEnd.COMMITTED:
+            undo()
+
+    call_at_end(session, ended)
+
+
+def undo_on_savepoint_rollback(session: Session, undo: Undo) -> None:
+    """Call `undo` if a savepoint is open now and is rolled back."""
+    if session.in_nested_transaction():
+        undo_on_rollback(session, undo)

@@ -1,21 +1,27 @@
-"""The library's own transactions: begun for writing, run again after transient errors."""
+"""The library's own transactions: begun for writing, run again after transient errors.
+
+And an error with the way out, if the application has not created a table of the library.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, update
+from sqlalchemy import Connection, Engine, Table, update
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from ..dialects import connect_errors, database_of, is_read_only, is_transient
+from ..dialects import connect_errors, database_of, is_missing_table, is_read_only, is_transient
+from ..dialects.connections import driver_errors
+from ..errors import MissingTable
 from .writer import note_own_transaction
 
 R = TypeVar("R")
@@ -200,3 +206,29 @@ class _Connecting:
         without_class = not isinstance(error, OperationalError | InterfaceError)
         if isinstance(error, DBAPIError) and without_class and error.statement is None:
             raise OperationalError(None, None, error.orig or error) from error
+
+
+@contextmanager
+def missing_tables_named(tables: Callable[[], Iterable[Table]]) -> Iterator[None]:
+    """Raise MissingTable where the database does not have one of the tables.
+
+    Args:
+        tables: returns the tables; called only after an error of the database.
+
+    Raises:
+        MissingTable: it names the table and the way out.
+    """
+    try:
+        yield
+    except Exception as error:  # a handle_error listener may raise what it likes
+        if not is_missing_table(error):
+            raise
+        message = " ".join(map(str, driver_errors(error)))
+        for table in tables():
+            if re.search(rf"\b{re.escape(table.name)}\b", message, re.IGNORECASE):
+                raise MissingTable(
+                    f"there is no table {table.fullname!r} in the database: create the tables that "
+                    "are missing by metadata.create_all(engine), or by a migration, as `alembic "
+                    "revision --autogenerate` writes it"
+                ) from error
+        raise

@@ -33,15 +33,14 @@ from sqlalchemy import column as sa_column
 from sqlalchemy.sql import ColumnElement
 
 from ..dialects import Database
-from ..dialects.serial_key_locks import plain_type
+from ..dialects.database import plain_type
 from ..errors import UnsupportedDatabase
 from ..fence.token import Identity
 from ..model.keys import key_values, keys_of
 from ..sessions.writer import Writer
-from .advisory_locks import LockKey, locks_of
-from .advisory_session import ISOLATION, check_connection, check_database
-from .parts.job_reads import ReadBack
-from .parts.ready_rows import LIMIT
+from .advisory_locks import ISOLATION, LockKey, check_connection, check_database, locks_of
+from .reads import ReadBack
+from .ready_rows import LIMIT
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
 

@@ -1,9 +1,20 @@
-"""The advisory locks of one connection: which rows they keep, and when they are released.
+"""Sessions that can claim by advisory locks, and the locks of their connection.
 
-A claim by advisory locks writes nothing. The locks belong to the connection, not to its
-transaction: they outlive COMMIT and ROLLBACK, and when a connection dies, the server
-releases them at once. So we release the lock of a finished row, after the outermost
-COMMIT of its connection; before that, others would find the row unfinished.
+::
+
+    with advisory_session(engine) as session:
+        due = claim(session, Subscription, Subscription.last_mail_at < started,
+                    strategy="advisory", limit=100)
+        for subscription in due:
+            send(subscription)
+            subscription.last_mail_at = started
+            complete(session, subscription)
+            session.commit()             # releases this row
+
+PostgreSQL only. A claim by advisory locks writes nothing. The locks belong to the connection,
+not to its transaction: they outlive COMMIT and ROLLBACK, and when a connection dies, the server
+releases them at once. So we release the lock of a finished row, after the outermost COMMIT of
+its connection; before that, others would find the row unfinished.
 
 We follow the transactions and savepoints that SQLAlchemy makes. A ROLLBACK in SQL of the
 caller's own undoes a finish without our notice, and we release its rows all the same.
@@ -19,12 +30,13 @@ from functools import partial
 from typing import Any, TypeAlias
 from weakref import ref
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy.orm import Session
 
 from ..dialects import Database, database_of
 from ..dialects.after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
 from ..dialects.connections import listen_to
-from ..errors import NotClaimed
+from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
 
@@ -303,3 +315,84 @@ def _autocommit(driver: Any) -> Iterator[None]:
         yield
     finally:
         driver.autocommit = before
+
+
+#: The isolation levels in which a second statement sees what was committed after the first.
+ISOLATION = ("read committed", "read uncommitted")
+
+
+@contextmanager
+def advisory_session(engine: Engine, **options: Any) -> Iterator[Session]:
+    """Open a session on one connection, to claim by advisory locks.
+
+    Its end releases all claims that were not finished.
+
+    Args:
+        engine: an Engine for PostgreSQL, not through a transaction pooler.
+        options: for the Session; ``expire_on_commit`` is False unless given.
+
+    Raises:
+        UnsupportedDatabase: the database is not PostgreSQL, or a pooler is in between.
+    """
+    options.setdefault("expire_on_commit", False)
+    with engine.connect() as connection:
+        prepare_connection(connection)
+        with Session(connection, **options) as session:
+            yield session
+
+
+def prepare_connection(connection: Connection) -> None:
+    """Prepare a connection for claims by advisory locks, outside of any transaction.
+
+    Raises:
+        UnsupportedDatabase: the connection cannot hold them.
+    """
+    database = database_of(connection)
+    check_database(database)
+    if not database.in_autocommit(connection) and not _is_read_committed(connection):
+        connection.execution_options(isolation_level="READ COMMITTED")
+    check_connection(connection, database)
+    database.notice_silence(connection)
+    connection.commit()
+
+
+def _is_read_committed(connection: Connection) -> bool:
+    # Ask before setting the level: psycopg2 sends a level that was set again at each change
+    # to AUTOCOMMIT and back, two round trips for each unlock.
+    level = connection.execute(select(func.current_setting("transaction_isolation"))).scalar_one()
+    connection.rollback()
+    return level in ISOLATION
+
+
+def check_database(database: Database) -> None:
+    """Refuse a database without advisory locks.
+
+    Raises:
+        UnsupportedDatabase: with the way out.
+    """
+    if not database.advisory_locks:
+        raise UnsupportedDatabase(
+            f"{database} has no advisory locks for rows; use strategy='auto', and a plain Session"
+        )
+
+
+def check_connection(connection: Connection, database: Database) -> None:
+    """Refuse a connection that cannot keep rows by advisory locks.
+
+    Raises:
+        UnsupportedDatabase: with the way out.
+    """
+    asked = select(func.current_setting("transaction_isolation"), func.pg_backend_pid())
+    isolation, backend = connection.execute(asked).one()
+    if isolation not in ISOLATION:
+        raise UnsupportedDatabase(
+            f"a claim by advisory locks must see what others have finished meanwhile, and "
+            f"{isolation.upper()} hides that: use READ COMMITTED, which advisory_session(engine) "
+            "sets"
+        )
+    if database.told_backend(connection) not in (None, backend):
+        raise UnsupportedDatabase(
+            "a claim by advisory locks needs a server connection of its own, and this engine "
+            "connects through a pooler such as PgBouncer, which shares connections. Give "
+            "advisory_session() an engine that connects to the server itself"
+        )

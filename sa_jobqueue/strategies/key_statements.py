@@ -35,14 +35,13 @@ from sqlalchemy.orm import aliased
 from sqlalchemy.sql import operators
 
 from ..dialects import is_missing_index
-from ..dialects.serial_key_locks import SerialKeyLocks
+from ..dialects.database import SerialKeyLocks
 from ..model.indexes import key_index
 from ..model.keys import columns_are_in
 from ..model.status import status_is
 from ..sessions.writer import Writer
 from .key_limits import SKIP, KeyLimit
-from .parts.adapted import adapted
-from .parts.ready_rows import LIMIT, ReadyRows
+from .ready_rows import LIMIT, ReadyRows, adapted
 
 log = logging.getLogger("sa_jobqueue.claim")
 

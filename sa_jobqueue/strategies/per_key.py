@@ -28,16 +28,15 @@ from typing import Any
 from sqlalchemy import Executable
 
 from ..dialects import Database
-from ..dialects.serial_key_locks import SerialKeyLocks
+from ..dialects.database import SerialKeyLocks
 from ..errors import UnsupportedDatabase
 from ..model.keys import key_batches, key_values
 from ..sessions.writer import Writer
-from .key_candidates import Candidate, CandidatePicker, Key
+from .key_limits import Candidate, CandidatePicker, Key
 from .key_statements import BEFORE, KeyStatements
-from .parts.candidate_reads import OVERDRAW, CandidateReads
-from .parts.mark import Mark
+from .reads import OVERDRAW, CandidateReads
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Mark, Strategy
 
 #: How many candidates a claim reads at first, in claim order, and by which factor it reads
 #: more each time when all of their keys were taken.

@@ -1,26 +1,40 @@
-"""skip_locked: lock ready rows, passing over locked ones, and mark them."""
+"""skip_locked and candidates: lock ready rows, passing over locked ones, and mark them.
+
+skip_locked locks them in claim order. For candidates a plain read finds keys, and a locking read
+by key takes what it gets. For criteria that the claim index does not serve that is the way on
+InnoDB, which locks every row that it walks over.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Executable, Select, func, select, true, update
+from sqlalchemy.orm import Session
 
 from ..dialects import Database
 from ..fence.carried import CarriedFinish, CarriedJobs
 from ..model.keys import repeated_key
-from ..model.plain_rows import row_columns
 from ..model.transitions import OWNER
-from ..sessions.writer import Writer
-from .parts.adapted import adapted
-from .parts.job_reads import LockingRead, loading_options
-from .parts.mark import Mark
-from .parts.ready_lock import ReadyLock, refusal_without_skip_locked
-from .parts.ready_rows import LIMIT, SINGLE
+from ..sessions.writer import Writer, writer_for
+from .reads import (
+    OVERDRAW,
+    CandidateReads,
+    LockingRead,
+    ReadyLock,
+    loading_options,
+    refusal_without_skip_locked,
+    row_columns,
+)
+from .ready_rows import LIMIT, SINGLE, adapted
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Mark, Strategy
+
+log = logging.getLogger("sa_jobqueue.lost")
 
 
 class SkipLocked(Strategy):
@@ -238,3 +252,82 @@ def _parameters(request: Request) -> dict[str, Any]:
 def _clause(element: Any) -> Any:
     """Return the SQL expression of a mapped attribute, anything else as it is."""
     return element.__clause_element__() if hasattr(element, "__clause_element__") else element
+
+
+#: The factor by which a claim draws more candidates each time others have locked too many.
+GROWTH = 4
+
+
+class Candidates(Strategy):
+    """Read candidates without locks, then lock, check again and mark."""
+
+    name = "candidates"
+    candidates_elsewhere: ClassVar[bool] = True
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        super().__init__(spec, database)
+        # MySQL was seen to read and sort the whole backlog of a partitioned table.
+        columns, by_index = self.mapping.key_attributes, spec.partitioned
+        self.reads = CandidateReads(self.ready, *columns, by_index=by_index)
+        self.mark = Mark(spec, database)
+
+    @staticmethod
+    def refusal(database: Database) -> str | None:
+        return refusal_without_skip_locked(database)
+
+    def take(self, writer: Writer, request: Request) -> Taken:
+        source = request.candidates_from
+        if source is None and writer.keeps_snapshot:
+            # A plain read would see the queue as it was when the caller's
+            # transaction began; a locking read sees it as it is.
+            return self._skip_locked.take(writer, request)
+        with writer.atomically():
+            locked, candidates, lost = self._lock(writer, request, source)
+            taken = self.mark.write(writer, request, locked)
+        if candidates and lost == candidates:
+            log.info("%s: all %d candidates were lost to others", self.mapping, lost)
+        return replace(taken, candidates=candidates, lost=lost)
+
+    def statements(self) -> list[Executable]:
+        levels = self.ready.levels.statements()
+        return [*levels, self.reads.plain, self.reads.locking.entities, self.mark.by_key]
+
+    @cached_property
+    def _skip_locked(self) -> SkipLocked:
+        return SkipLocked(self.spec, self.database)
+
+    def _lock(
+        self, writer: Writer, request: Request, source: Session | None
+    ) -> tuple[list[Any], int, int]:
+        """Draw and lock until there are as many jobs as wanted, or no more candidates.
+
+        An open transaction may hold more of the next rows than one draw has. The draws
+        grow, and begin at the head of the queue each time.
+
+        Returns:
+            What was locked, how many candidates were drawn, how many of them were lost.
+        """
+        size = request.limit * OVERDRAW
+        drawn = self._draw(writer, source, size)
+        locked, lost = self.reads.lock(writer, request, drawn)
+        known = set(drawn)
+        while len(locked) < request.limit and len(drawn) >= size:
+            size *= GROWTH
+            drawn = self._draw(writer, source, size)
+            new = [key for key in drawn if key not in known]
+            known.update(new)
+            rest = replace(request, limit=request.limit - len(locked))
+            more, lost_too = self.reads.lock(writer, rest, new)
+            locked += more
+            lost += lost_too
+        return locked, len(known), lost
+
+    def _draw(self, writer: Writer, source: Session | None, size: int) -> list[tuple[Any, ...]]:
+        reader = writer if source is None else writer_for(source, self.mapping)
+        read = self.reads.plain if source is None else self.reads.plain_elsewhere
+        drawn = self.ready.levels.collect(
+            reader,
+            size,
+            lambda **parameters: list(reader.rows(read, parameters).all()),
+        )
+        return [tuple(key) for key in drawn]

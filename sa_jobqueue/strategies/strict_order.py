@@ -30,12 +30,9 @@ from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
 from .compare_and_set import CompareAndSet
-from .parts.candidate_reads import CandidateReads
-from .parts.job_reads import LockingRead
-from .parts.mark import Mark
-from .parts.ready_lock import refusal_without_skip_locked
+from .reads import CandidateReads, LockingRead, refusal_without_skip_locked
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Mark, Strategy
 from .update_then_select import UpdateThenSelect
 
 #: How long to wait before looking again at a row that somebody has locked.

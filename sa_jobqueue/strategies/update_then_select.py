@@ -29,16 +29,14 @@ from sqlalchemy.sql.visitors import InternalTraversal
 
 from ..dialects import Database, is_missing_index
 from ..dialects.clock import EPOCH, utc_now
-from ..fence.dates import distinct
+from ..fence.token import distinct
 from ..model.indexes import claim_index
 from ..model.keys import key_values
 from ..sessions.writer import Writer
-from .parts.candidate_reads import OVERDRAW
-from .parts.job_reads import ReadBack
-from .parts.mark import Mark
-from .parts.ready_rows import LIMIT
+from .reads import OVERDRAW, ReadBack
+from .ready_rows import LIMIT
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Mark, Strategy
 
 log = logging.getLogger("sa_jobqueue.claim")
 

@@ -25,20 +25,18 @@ from sqlalchemy import ColumnElement, select
 
 from ..dialects import Database
 from ..errors import ArgumentError
-from ..events.claimable import forget_freed
-from ..events.notes import note
+from ..events.notes import forget_freed, note
 from ..fence.claim import Claim, FencedJobs, attach_fences
 from ..fence.token import LetGo, Token
-from ..model.columns import OWNER_LENGTH
+from ..model.columns import OWNER_LENGTH, loses_microseconds
 from ..model.keys import key_is_in, key_values, keys_of, repeated_key
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
-from ..model.microseconds import loses_microseconds
 from ..model.status import CLAIMED, UNCLAIMED
 from ..owners.alive import SEPARATOR
 from ..owners.owner import ConnectionOwner, Owner
 from ..sessions.built_once import built_once
 from ..sessions.show import expire_on_savepoint_rollback
-from ..sessions.undo import undo_on_rollback
+from ..sessions.transaction_end import undo_on_rollback
 from ..sessions.writer import (
     AnyConnection,
     AnySession,

@@ -13,15 +13,13 @@ from sqlalchemy.engine import Result
 from ..dialects import Database
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..events.claimable import note_claimable
 from ..events.event import Event, EventJob
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import UNCLAIMED
 from ..model.transitions import enqueued
 from ..sessions.built_once import built_once
-from ..sessions.hooks import has_execute_hooks
-from ..sessions.writer import AnySession, Writer, session_of, writing
+from ..sessions.writer import AnySession, Writer, has_execute_hooks, session_of, writing
 
 #: Rows for each statement: memory stays bounded for a generator of any length.
 CHUNK = 1_000

@@ -38,9 +38,8 @@ from sqlalchemy.exc import DBAPIError
 from ..dialects import is_mistake, is_refusal
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..events.claimable import note_claimable
 from ..events.event import Event, EventJob
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import FAILED, UNCLAIMED, status_is

@@ -15,12 +15,11 @@ from sqlalchemy import Connection
 
 from ..dialects import is_undone
 from ..fence.carried import CarriedJobs, carried
-from ..fence.change import Change
 from ..fence.claim import Claim, FencedJobs, jobs_by_token
+from ..fence.token import Change
 from ..fence.write import write_in, write_missing
 from ..model.mapping import word_of
-from ..sessions.hooks import has_execute_hooks
-from ..sessions.writer import AnyConnection, Writer, session_of, writing
+from ..sessions.writer import AnyConnection, Writer, has_execute_hooks, session_of, writing
 from ..strategies import Request, Strategy
 from .claim import ClaimPlan
 from .finish import completions

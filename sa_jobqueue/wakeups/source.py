@@ -1,12 +1,23 @@
-"""What a watcher waits for."""
+"""What a watcher waits for, and the look that tells whether a job is due, or when one will be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias, TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, func, literal_column, select
+
+from ..dialects import Database
+from ..dialects.clock import as_utc, utc_now
+from ..dialects.connections import Calls, calls_for, connected_apart
+from ..sessions.writer import Writer
+from ..strategies import ClaimSpec
+from ..strategies.ready_rows import ReadyRows
 
 R = TypeVar("R")
 
@@ -41,3 +52,168 @@ class Source(Protocol):
     def ask(self, question: Callable[[Connection], R]) -> R:
         """Read on the connection, in no transaction."""
         ...
+
+
+class Looking:
+    """MySQL, MariaDB and others: a connection to look with, which never tells of anything.
+
+    Args:
+        often: look often for some time after the last job.
+    """
+
+    tells = False
+    rings = False
+
+    def __init__(self, engine: Engine, *, often: bool = True) -> None:
+        self.often = often
+        self._engine = engine
+        self._connection: Connection
+        self._calls: Calls
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Be connected, outside of the pool and in AUTOCOMMIT."""
+        self._calls = calls_for(self._engine)
+        try:
+            connected = connected_apart(self._engine)
+            self._connection = self._calls.run(connected.__enter__)
+            try:
+                yield
+            finally:
+                self._calls.run(partial(connected.__exit__, None, None, None))
+        finally:
+            self._calls.close()
+
+    def wait(self, seconds: float, pause: Pause) -> bool:
+        """Wait."""
+        pause(seconds)
+        return False
+
+    def ask(self, question: Callable[[Connection], R]) -> R:
+        """Read something."""
+        return self._calls.run(lambda: question(self._connection))
+
+
+#: The pause between two questions; one takes some microseconds, and reads no page of the file.
+BETWEEN = timedelta(milliseconds=3)
+
+
+class DataVersion(Looking):
+    """SQLite: ``PRAGMA data_version`` tells of the commits of others in the file.
+
+    Its connection is never in a transaction: there the number would not change. Without WAL it
+    tells nothing: reading takes a lock there that keeps a writer from its COMMIT.
+    """
+
+    often = False
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine, often=False)
+        self.tells = False
+        self._version = 0
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Be connected."""
+        with super().opened():
+            self.tells = str(self._pragma("journal_mode")).lower() == "wal"
+            self._version = self._pragma("data_version")
+            yield
+
+    def wait(self, seconds: float, pause: Pause) -> bool:
+        """Wait for a commit."""
+        if not self.tells:
+            return super().wait(seconds, pause)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            noticed = pause(min(left, BETWEEN.total_seconds()))
+            version, self._version = self._version, self._pragma("data_version")
+            if version != self._version:
+                return True
+            if noticed:
+                break
+        return False
+
+    def _pragma(self, name: str) -> Any:
+        return self.ask(lambda connection: _pragma(connection, name))
+
+
+def _pragma(connection: Connection, name: str) -> Any:
+    # Below SQLAlchemy, whose statements take fifty times as long.
+    driver: Any = connection.connection.dbapi_connection
+    with closing(driver.cursor()) as cursor:
+        cursor.execute(f"PRAGMA {name}")
+        return cursor.fetchone()[0]
+
+
+#: A look visits at most so many rounds and priorities of a queue.
+LEVELS = 20
+
+
+class Look:
+    """Reads of several queues.
+
+    Args:
+        options: the execution options of the application's engine.
+    """
+
+    def __init__(
+        self, specs: Sequence[ClaimSpec], database: Database, options: Mapping[str, Any]
+    ) -> None:
+        self._reads = [_Read(spec, database) for spec in specs]
+        self._options = {name: options[name] for name in ("schema_translate_map",) & options.keys()}
+
+    @property
+    def knows_times(self) -> bool:
+        """Whether jobs become due with time."""
+        return any(read.has_time for read in self._reads)
+
+    def due_in(self, connection: Connection) -> float | None:
+        """Return the seconds until a job is due, 0 at most if one is; None: none is waiting."""
+        soonest: float | None = None
+        for read in self._reads:
+            for seconds in read.times(connection, self._options):
+                soonest = seconds if soonest is None else min(soonest, seconds)
+                if soonest <= 0:
+                    return soonest
+        return soonest
+
+
+class _Read:
+    """The read of one queue: of the first job of each of its levels."""
+
+    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+        self._spec, self._database, self._mapping = spec, database, spec.mapping
+        self._ready = ready = ReadyRows(spec, database)
+        self.has_time = self._mapping.has("run_at")
+        # In another order the first job is not the one that is due first.
+        self._reads_time = self.has_time and spec.own_order
+        if self._reads_time:
+            columns = [self._mapping.attribute("run_at"), utc_now()]
+        else:
+            columns = [literal_column("1")]
+        read = ready.select(*columns, plain=True, due=not self._reads_time)
+        self._statement = ready.by_claim_index(read) if spec.served else read
+        self._next = self._next_due() if self.has_time and not self._reads_time else None
+
+    def times(self, connection: Connection, options: Mapping[str, Any]) -> Iterator[float]:
+        """Yield the seconds until a job of each level is due."""
+        writer = Writer(None, connection, self._database, True, self._mapping.mapper, options)
+        for level in islice(self._ready.levels.each(writer), LEVELS):
+            found: Any = writer.core(self._statement, {"sa_jobqueue_limit": 1, **level}).first()
+            if found is not None:
+                yield _seconds(*found) if self._reads_time else 0.0
+            elif self._next is not None:
+                waiting: Any = writer.core(self._next).one()
+                if waiting.run_at is not None:
+                    yield _seconds(*waiting)
+
+    def _next_due(self) -> Any:
+        """Select the time of the job that is due first, whatever the claim order."""
+        run_at = self._mapping.attribute("run_at")
+        first = select(func.min(run_at).label("run_at"), utc_now())
+        return first.where(self._ready.has_status, *self._spec.where)
+
+
+def _seconds(run_at: datetime, now: datetime) -> float:
+    return (as_utc(run_at) - as_utc(now)).total_seconds()

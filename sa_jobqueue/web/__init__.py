@@ -12,19 +12,16 @@ It is rendered on the server and works without JavaScript. Nobody sees anything 
 says so. On the command line: ``sa-jobqueue web shop.queues``. docs/web.md has the rest.
 
 ======================  =====================================================
-``application``         app: the routes
-``visitors``            Visitor, Access: who may see, and who may change
-``site``                what the pages share: the engine, the queues, samples and reports
+``application``         app: the routes; the page of the command line, with a token
 ``door``                each request: who asks, from where, what an error looks like, headers
-``reading``             transactions that read, with a time limit
-``samples``             numbers of the last half hour, taken while somebody looks
-``rendering``           templates, and how they write times, numbers and plots
-``pages``               what each page shows, and what its buttons do
-``local``               the page of the command line: a token, and which hosts are served
+``site``                what the pages share: the engine, the queues, samples and reports
+``pages``               what each page shows
+``actions``             what its buttons do, and the page of schedules
+``rendering``           templates, how they write times and plots; reads with a time limit
 ======================  =====================================================
 """
 
 from .application import app
-from .visitors import Access, Visitor
+from .door import Access, Visitor
 
 __all__ = ["Access", "Visitor", "app"]

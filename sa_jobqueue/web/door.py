@@ -1,7 +1,8 @@
 """The door: each request comes in here, and each error goes out as a plain page.
 
 A request that changes something is refused unless the browser says that it comes from our own
-pages. Then the application says who asks. Only then a page is made, in a thread.
+pages. Then the application says who asks, and what they may do. Only then a page is made, in a
+thread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -24,13 +26,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..dialects import is_mistake, is_time_limit, is_transient
 from ..errors import ArgumentError
-from ..model.last_error import first_line
+from ..model.columns import first_line
 from ..queue import JobQueue
 from ..steering import Key, keys_text
-from .reading import drivers_words
-from .rendering import Links, page
+from .rendering import Links, drivers_words, page
 from .site import Site
-from .visitors import Authorize, Visitor
 
 log = logging.getLogger("sa_jobqueue.web")
 
@@ -243,3 +243,32 @@ def _problem_of(error: Exception) -> Problem:
     if isinstance(error, OperationalError | InterfaceError | PoolTimeout | OSError):
         return Problem(503, "The database does not answer", "The next request asks it again.")
     return Problem(500, "Something is wrong here", "The log of the server says what.")
+
+
+class Access(Enum):
+    """What a visitor may do."""
+
+    READ = "read"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Somebody who may see the page.
+
+    Attributes:
+        name: stands in the log beside all that the visitor changes.
+        access: READ sees everything; ADMIN may also change jobs, queues and schedules.
+    """
+
+    name: str
+    access: Access
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the visitor may change anything."""
+        return self.access is Access.ADMIN
+
+
+#: Says who asks; None: nobody whom the page is for. A plain function runs in a thread.
+Authorize: TypeAlias = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]

@@ -1,10 +1,16 @@
-"""The site: what all pages share."""
+"""The site: what all pages share, and samples of what the queues held in the last half hour.
+
+A page adds what it has read anyway. In between a thread takes samples, and ends when nobody has
+looked for some minutes.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -13,18 +19,18 @@ from typing import Any
 from sqlalchemy import Engine
 
 from ..counts import QueueStats, overview
-from ..counts.schema import queues_there
+from ..counts.count import queues_there
 from ..doctor import Report, examine
 from ..errors import ArgumentError
-from ..model.beside import beside
-from ..model.queue_name import queue_name, queues_by_name
+from ..model.keys import beside, queue_name, queues_by_name
 from ..queue import JobQueue, job_queue_of
 from ..steering import Steering
-from .reading import TIME_LIMIT, reading, reading_again
-from .samples import Samples
+from .rendering import TIME_LIMIT, drivers_words, reading, reading_again
+
+log = logging.getLogger("sa_jobqueue.web")
 
 #: How long a report of the doctor is kept, and how soon somebody may have another one.
-KEPT, SOONEST = timedelta(seconds=60), timedelta(seconds=5)
+OLDEST, SOONEST = timedelta(seconds=60), timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class Site:
         """Have the doctor examine a queue; for a minute, or, again, for 5 s, a report is kept."""
         with self._examining:  # who comes meanwhile gets the same report
             kept = self._reports.get(name)
-            if kept is None or kept.age > (SOONEST if again else KEPT):
+            if kept is None or kept.age > (SOONEST if again else OLDEST):
                 with reading_again(self.engine) as session:
                     report = examine(session, self.queues[name])
                 kept = self._reports[name] = KeptReport(report, time.monotonic())
@@ -103,3 +109,90 @@ class Site:
     def steering(self, name: str) -> Steering:
         """Return what changes the jobs of a queue."""
         return Steering(self.engine, self.queues[name], TIME_LIMIT)
+
+
+EVERY = timedelta(seconds=5)
+
+#: How long samples are taken after the last look.
+WATCHED = timedelta(minutes=5)
+
+#: So many samples are kept: those of half an hour.
+KEPT = timedelta(minutes=30) // EVERY
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a queue held at one moment.
+
+    Attributes:
+        rate: finishes per second; 0 where it is not known.
+    """
+
+    due: int
+    rate: float
+
+
+class Samples:
+    """The samples of queues, by their names.
+
+    Args:
+        read: reads the queues; called in a thread of our own.
+    """
+
+    def __init__(self, read: Callable[[], dict[str, QueueStats]]) -> None:
+        self._read = read
+        self._kept: dict[str, deque[Sample]] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._taken = self._looked = -float("inf")
+
+    def look(self, seen: dict[str, QueueStats] | None = None) -> None:
+        """See that samples are taken from now on.
+
+        Args:
+            seen: what a page has read of all queues; it is a sample, too.
+        """
+        with self._lock:
+            self._looked = time.monotonic()
+            self._add(seen or {})
+            if self._thread is None:
+                self._stopped.clear()
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+
+    def of(self, name: str) -> Sequence[Sample]:
+        """Return the samples of a queue, the oldest first."""
+        with self._lock:
+            return tuple(self._kept.get(name, ()))
+
+    def stop(self) -> None:
+        """Take no more samples until somebody looks again."""
+        thread = self._thread
+        self._stopped.set()
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(EVERY.total_seconds()):
+            with self._lock:
+                if time.monotonic() - self._looked > WATCHED.total_seconds():
+                    self._thread = None  # before somebody can look again
+                    return
+            try:
+                seen = self._read()
+            except Exception as error:  # the page tells what is wrong with the database
+                log.debug("no sample: %s", drivers_words(error))
+                continue
+            with self._lock:
+                self._add(seen)
+        self._thread = None
+
+    def _add(self, seen: dict[str, QueueStats]) -> None:
+        """Keep a sample, unless the last one is too young: several visitors are as one."""
+        now = time.monotonic()
+        if seen and now - self._taken > EVERY.total_seconds() * 0.8:
+            self._taken = now
+            for name, queue in seen.items():
+                kept = self._kept.setdefault(name, deque(maxlen=KEPT))
+                kept.append(Sample(queue.due.number, queue.rate or 0.0))

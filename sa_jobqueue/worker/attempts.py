@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from ..process.runtime import Flag
+from ..process import Flag
 from .calls import Calls
 from .detached import log_changes
 from .events import tell_start

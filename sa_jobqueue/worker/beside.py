@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from ..model.beside import CONTROL, SCHEDULES, beside
+from ..model.keys import CONTROL, SCHEDULES, beside
 from .chore import Chore
 from .hands import Hands
 from .lanes import Lane
@@ -19,7 +19,7 @@ from .owner_name import OwnerName
 from .transactions import Transactions
 
 #: Loaded by the first call of every(): without it nobody declares schedules.
-_REGISTRY = "sa_jobqueue.schedules.registry"
+_DECLARED = "sa_jobqueue.schedules.declared"
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -71,7 +71,7 @@ def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list
 
 
 def _warn_of_missing_schedules(lanes: Sequence[Lane[Any]]) -> None:
-    registry = sys.modules.get(_REGISTRY)
+    registry = sys.modules.get(_DECLARED)
     if registry is None:
         return
     for queue in [lane.queue for lane in lanes]:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from ..errors import ArgumentError
-from ..process.name import function_name
+from ..process import function_name
 from .in_hand import InHand
 from .lanes import Lane
 from .transactions import Stopped

@@ -19,8 +19,7 @@ from typing import Generic, TypeVar
 
 from ..ages import duration_text
 from ..errors import HandlerTimeout
-from ..process.name import function_name
-from ..process.runtime import Background, Flag, Runtime
+from ..process import Background, Flag, Runtime, function_name
 from .attempts import Attempts
 from .chore import Chore
 from .events import tell_lock_lost

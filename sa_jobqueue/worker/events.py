@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..events.event import Event, EventJob
-from ..events.listener import called_on
+from ..events.event import Event, EventJob, called_on
 from ..events.notes import tell
 from ..queue import JobQueue
 from .in_hand import InHand

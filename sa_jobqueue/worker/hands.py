@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Generic, TypeVar
 
-from ..process.runtime import Flag, Runtime
+from ..process import Flag, Runtime
 from .in_hand import Batch, InHand
 from .lanes import Lane
 

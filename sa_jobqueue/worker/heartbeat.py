@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from ..dialects import is_refusal, is_transient
 from ..errors import ClaimLost
 from ..fence.token import Fence
-from ..process.runtime import THREADS, Background, Runtime
+from ..process import THREADS, Background, Runtime
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from .in_hand import InHand
 from .log_records import log_lost

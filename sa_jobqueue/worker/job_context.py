@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..errors import ArgumentError
-from ..process.runtime import Flag
+from ..process import Flag
 from .in_hand import InHand
 
 

@@ -22,12 +22,11 @@ from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..owners.owner import Owner
-from ..process.name import function_name
-from ..queue import JobQueue, turn_in_one_go
+from ..process import function_name
+from ..queue import JobQueue, check_handler, turn_in_one_go
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
-from ..verbs.handler_check import check_handler
-from ..verbs.own_values import OwnValues
+from ..verbs.finish import OwnValues
 from .awaited import is_awaited
 from .outcomes import (
     Cancel,

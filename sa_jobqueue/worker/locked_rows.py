@@ -11,7 +11,7 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from ..fence.claim import jobs_by_token
-from ..fence.lock import lock_unlocked
+from ..fence.statements import lock_unlocked
 from ..fence.token import Fence
 from ..sessions.writer import writing
 from .in_hand import InHand

@@ -19,10 +19,10 @@ from datetime import timedelta
 from typing import Any
 
 from ..ages import duration_text
-from ..model.last_error import first_line
+from ..model.columns import first_line
 from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
-from ..process.name import function_name
+from ..process import function_name
 from .in_hand import InHand
 from .outcomes import Cancel, Failed, NotYet, Outcome, Retry, branch_of
 

@@ -17,8 +17,7 @@ from ..dialects import database_of, database_of_engine
 from ..errors import ArgumentError
 from ..fence.claim import Claim
 from ..owners.owner import Owner
-from ..process.runtime import THREADS, Runtime
-from ..process.signals import signals_handled
+from ..process import THREADS, Runtime, signals_handled
 from ..queue import JobQueue
 from ..sessions.transactions import connected
 from ..verbs.backoff import (

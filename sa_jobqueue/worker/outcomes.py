@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from ..verbs.backoff import LONGEST_DELAY
-from ..verbs.own_values import check_own_values
+from ..verbs.finish import check_own_values
 
 
 @dataclass(frozen=True)

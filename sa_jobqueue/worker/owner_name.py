@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
-from ..process.name import process_name
-from ..process.runtime import Runtime
+from ..process import Runtime, process_name
 from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")

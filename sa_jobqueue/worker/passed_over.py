@@ -32,9 +32,9 @@ from sqlalchemy.orm import Session
 
 from ..dialects import is_mistake, is_refusal
 from ..dialects.clock import utc_now
-from ..dialects.driver_errors import driver_errors
+from ..dialects.connections import driver_errors
 from ..errors import JobQueueError
-from ..events.listener import called_on
+from ..events.event import called_on
 from ..events.listeners import copy_of
 from ..fence.claim import Claim
 from ..model.mapping import QueueMapping

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.orm import Session
 
 from ..dialects import is_shortage
-from ..model.last_error import error_text, in_ascii
+from ..model.columns import error_text, in_ascii
 from .in_hand import InHand
 from .lanes import claims_lost_by
 from .locked_rows import jobs_of_locked_rows

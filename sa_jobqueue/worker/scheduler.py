@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
 from ..schedules import Ran, Schedules
-from ..schedules.registry import declared_for
+from ..schedules.declared import declared_for
 from ..sessions.transactions import connected, run_in_transaction
 from .transactions import Transactions
 from .tries import Tries

@@ -35,7 +35,7 @@ from sqlalchemy.orm import Session
 from ..dialects import is_failed_transaction
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import fence_of, with_fence
-from ..fence.lock import is_as_finished, lock_claim
+from ..fence.statements import is_as_finished, lock_claim
 from ..fence.token import Fence
 from ..model.mapping import word_of
 from ..sessions.writer import Writer, writing

@@ -24,7 +24,7 @@ from ..dialects import (
     is_transient,
 )
 from ..errors import JobQueueError, LockLost
-from ..process.runtime import Flag, Runtime
+from ..process import Flag, Runtime
 from ..sessions.transactions import run_in_transaction
 from .kept_connection import LOCK_WAIT, KeptConnection
 from .sessions import may_be_bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ..dialects.driver_errors import driver_errors
+from ..dialects.connections import driver_errors
 from ..errors import MissingTable
 from .transactions import Transactions, cause_of
 

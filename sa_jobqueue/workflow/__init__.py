@@ -22,19 +22,15 @@ the next step claims it.
 A job has one status at a time: there are no parallel branches that join again.
 
 ======================  =====================================================
-``workflow``            Workflow: declares steps, sends signals
-``graph``               which statuses there are, and which change is allowed
-``step``                Step: a handler with its statuses
-``step_queue``          the verbs of a step's queue
-``listeners``           what the events of its verbs say, as transitions
-``diagram``             the graph in Mermaid's language
+``workflow``            Workflow: declares steps, sends signals, tells of transitions
+``graph``               which statuses there are, which change is allowed, and the diagram
+``step``                Step: a handler with its statuses; StepQueue: its verbs
 ======================  =====================================================
 """
 
 from ..errors import InvalidTransition, NotWaiting
 from .graph import Arrow
-from .listeners import Transition
 from .step import Step
-from .workflow import Workflow
+from .workflow import Transition, Workflow
 
 __all__ = ["Arrow", "InvalidTransition", "NotWaiting", "Step", "Transition", "Workflow"]

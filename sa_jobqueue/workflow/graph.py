@@ -6,15 +6,19 @@ often declared before the next one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, InvalidTransition
 from ..model.mapping import QueueMapping, word_of
-from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
+from ..model.status import CANCELLED, FAILED, UNCLAIMED, JobStatus
 from ..model.transitions import FINISHED
+
+#: Words of Mermaid's own language.
+_RESERVED = frozenset({"end", "state", "note", "direction", "class", "classdef", "style", "click"})
 
 
 class Arrow(NamedTuple):
@@ -25,27 +29,12 @@ class Arrow(NamedTuple):
     verb: str
 
 
-@dataclass(frozen=True)
-class Node:
-    """A step in the graph: its statuses, in the table's own words.
-
-    Attributes:
-        ready: the status of its unclaimed jobs.
-        during: the status of its claimed jobs.
-        targets: the statuses that its handler may send jobs to: `then`, then the branches.
-    """
-
-    name: str
-    ready: str
-    during: str
-    targets: tuple[str, ...]
-
-
 @dataclass
 class Graph:
     """The statuses of a workflow.
 
     Attributes:
+        steps: each a Step, with its statuses in the table's own words.
         statuses: the user's enum, if one was given.
         further_final: the statuses that jobs end in, besides done, failed and cancelled.
         waiting: for each status in which jobs wait for a signal, the statuses that signals
@@ -55,9 +44,9 @@ class Graph:
     mapping: QueueMapping
     statuses: type[Enum] | None
     further_final: tuple[str, ...]
-    nodes: list[Node] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)
     waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _checked: bool = False
+    checked: bool = False
 
     def __post_init__(self) -> None:
         given = self.statuses
@@ -87,25 +76,6 @@ class Graph:
         several = (statuses,) if isinstance(statuses, str) else statuses
         return tuple(dict.fromkeys(map(self.word, several)))
 
-    def add(self, node: Node) -> None:
-        """Add a step."""
-        self.nodes.append(node)
-        self._checked = False
-
-    def add_waiting(self, status: str, signals: tuple[str, ...]) -> None:
-        """Add a status in which jobs wait for a signal.
-
-        Raises:
-            ArgumentError: it was added before.
-        """
-        if status in self.waiting:
-            raise ArgumentError(
-                f"waiting({status!r}) was declared before, with signals={self.waiting[status]!r}: "
-                "name all signals of a status in one declaration"
-            )
-        self.waiting[status] = signals
-        self._checked = False
-
     # -- its statuses and arrows ----------------------------------------
 
     @property
@@ -116,61 +86,43 @@ class Graph:
     @property
     def ready(self) -> tuple[str, ...]:
         """The statuses that steps claim from."""
-        return tuple(node.ready for node in self.nodes)
+        return tuple(step.ready for step in self.steps)
 
     @property
     def final(self) -> tuple[str, ...]:
         """The statuses that jobs end in."""
-        finished = map(self.mapping.word, FINISHED)
-        return tuple(dict.fromkeys((*finished, *self.further_final)))
+        return tuple(dict.fromkeys((*map(self.mapping.word, FINISHED), *self.further_final)))
 
     @property
-    def done(self) -> str:
-        """The status of a done job."""
-        return self.mapping.word(DONE)
-
-    def is_final(self, word: str) -> bool:
-        """Tell whether jobs end in this status."""
-        return word in self.final
-
-    def waits(self, word: str) -> bool:
-        """Tell whether jobs of this status wait for a claim or for a signal."""
-        return word in self.ready or word in self.waiting
+    def waits(self) -> tuple[str, ...]:
+        """The statuses in which jobs wait for a claim or for a signal."""
+        return (*self.ready, *self.waiting)
 
     @property
     def arrows(self) -> Iterator[Arrow]:
         """Every change of status that the workflow's verbs make."""
         failed, cancelled = self.mapping.word(FAILED), self.mapping.word(CANCELLED)
-        for node in self.nodes:
-            yield Arrow(node.ready, node.during, "claim")
-            for target in node.targets:
-                yield Arrow(node.during, target, "complete")
-            yield Arrow(node.during, node.ready, "release")
-            yield Arrow(node.during, node.ready, "reap")
-            yield Arrow(node.during, cancelled, "cancel_claimed")
-            yield Arrow(node.during, failed, "fail")
+        for step in self.steps:
+            yield Arrow(step.ready, step.during, "claim")
+            for target in step.targets:
+                yield Arrow(step.during, target, "complete")
+            yield Arrow(step.during, step.ready, "release")
+            yield Arrow(step.during, step.ready, "reap")
+            yield Arrow(step.during, cancelled, "cancel_claimed")
+            yield Arrow(step.during, failed, "fail")
             if self.mapping.has("attempts"):
-                yield Arrow(node.during, node.ready, "fail")
-                yield Arrow(node.during, failed, "reap")
+                yield Arrow(step.during, step.ready, "fail")
+                yield Arrow(step.during, failed, "reap")
         for waiting, signals in self.waiting.items():
             for target in signals:
                 yield Arrow(waiting, target, "signal")
-        for word in (*self.ready, *self.waiting):
+        for word in self.waits:
             yield Arrow(word, cancelled, "cancel")
         for final in self.final:
             for ready in self.ready:
                 yield Arrow(final, ready, "retry")
 
     # -- which change is allowed ----------------------------------------
-
-    def check_target(self, node: Node, word: str) -> None:
-        """Refuse a status that a step does not lead to.
-
-        Raises:
-            InvalidTransition: it names the statuses that the step leads to.
-        """
-        if word not in node.targets:
-            raise InvalidTransition(node.during, word, node.targets)
 
     def sources_of(self, signal: str) -> tuple[str, ...]:
         """Return the statuses from which a signal moves jobs to `signal`.
@@ -193,21 +145,20 @@ class Graph:
         Raises:
             ArgumentError: it tells what is wrong, and what to write instead.
         """
-        if self._checked:
+        if self.checked:
             return
-        if not self.nodes:
+        if not self.steps:
             raise ArgumentError(
                 f"the workflow over {self.mapping} has no step: declare one with @workflow.step()"
             )
         self._check_each_once()
         self._check_targets()
-        self._check_beginning()
         self._check_indexes()
-        self._checked = True
+        self.checked = True
 
     def _check_each_once(self) -> None:
-        roles = [(node.ready, f"ready for {node.name}") for node in self.nodes]
-        roles += [(node.during, f"claimed by {node.name}") for node in self.nodes]
+        roles = [(step.ready, f"ready for {step.name}") for step in self.steps]
+        roles += [(step.during, f"claimed by {step.name}") for step in self.steps]
         roles += [(word, "waiting for a signal") for word in self.waiting]
         roles += [(word, "that have ended") for word in self.final]
         seen: dict[str, str] = {}
@@ -220,19 +171,17 @@ class Graph:
             seen[word] = role
 
     def _check_targets(self) -> None:
-        ways = [(node.name, node.targets) for node in self.nodes]
+        ways = [(step.name, step.targets) for step in self.steps]
         ways += [(f"a signal in {word!r}", signals) for word, signals in self.waiting.items()]
         for way, targets in ways:
             for target in targets:
-                if not (self.waits(target) or self.is_final(target)):
+                if target not in (*self.waits, *self.final):
                     raise ArgumentError(
                         f"{way} leads to {target!r}, where a job would stay for ever: no step "
                         f"claims it. Declare a step, or workflow.waiting({target!r}, signals=..), "
                         f"or, if jobs end there, Workflow(.., final=[{target!r}])"
                     )
-
-    def _check_beginning(self) -> None:
-        if not self.waits(self.initial):
+        if self.initial not in self.waits:
             raise ArgumentError(
                 f"new rows of {self.mapping} are {self.initial!r}, and no step claims them. Name "
                 f"their status: __queue_args__ = {{'names': {{'unclaimed': {self.ready[0]!r}}}}}"
@@ -240,16 +189,41 @@ class Graph:
 
     def _check_indexes(self) -> None:
         mapping = self.mapping
-        served = {"ready": mapping.ready, "during": mapping.during}
-        given = {"ready": mapping.args.ready, "during": mapping.args.during}
-        needed = {"ready": self.ready, "during": [node.during for node in self.nodes]}
-        missing = {
-            key: [word for word in words if word not in served[key]]
-            for key, words in needed.items()
-        }
-        if any(missing.values()):
-            full = ", ".join(f"{key!r}: {[*given[key], *words]}" for key, words in missing.items())
+        ready, during = list(mapping.args.ready), list(mapping.args.during)
+        ready += [word for word in self.ready if word not in mapping.ready]
+        during += [step.during for step in self.steps if step.during not in mapping.during]
+        if ready != list(mapping.args.ready) or during != list(mapping.args.during):
             raise ArgumentError(
-                f"the indexes of {mapping} do not serve every step: write {full} in "
-                f"{mapping}.__queue_args__, and migrate its indexes (docs/workflows.md)"
+                f"the indexes of {mapping} do not serve every step: write 'ready': {ready}, "
+                f"'during': {during} in {mapping}.__queue_args__, and migrate its indexes "
+                "(docs/workflows.md)"
             )
+
+    # -- its diagram ----------------------------------------------------
+
+    def draw(self) -> Iterator[str]:
+        """Yield the lines of a diagram in Mermaid's language.
+
+        It leaves out what is the same in every step: a failed, released or reaped job has the
+        step's `ready` status again, or is failed; jobs can be cancelled and retried.
+        """
+        yield "stateDiagram-v2"
+        drawn = [arrow for arrow in self.arrows if arrow.verb in ("claim", "complete", "signal")]
+        words = dict.fromkeys(word for arrow in drawn for word in (arrow.before, arrow.after))
+        for word in words:
+            if _name(word) != word:
+                yield f'    state "{word}" as {_name(word)}'
+        yield f"    [*] --> {_name(self.initial)}"
+        steps = {step.ready: step.name for step in self.steps}
+        for before, after, verb in drawn:
+            label = {"claim": f" : {steps.get(before)}", "signal": " : signal"}.get(verb, "")
+            yield f"    {_name(before)} --> {_name(after)}{label}"
+        for word in words:
+            if word in self.final:
+                yield f"    {_name(word)} --> [*]"
+
+
+def _name(word: str) -> str:
+    """Return a name that Mermaid reads for a status."""
+    name = re.sub(r"\W", "_", word)
+    return f"{name}_" if name.lower() in _RESERVED else name

@@ -3,34 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, inspect, select
 from sqlalchemy.orm import InstanceState
 
 from ..errors import ArgumentError, InvalidTransition, NotWaiting
-from ..events.claimable import note_claimable
+from ..events.event import Event, Recorder, called_on
 from ..events.listeners import add_listener
-from ..events.notes import note
+from ..events.notes import note, note_claimable
 from ..fence.claim import jobs_with_keys
 from ..fence.token import Fence
-from ..model.keys import key_is_in, key_values
+from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.status import CANCELLED
+from ..model.status import CANCELLED, DONE
 from ..model.transitions import ended, reset, retried
 from ..sessions.show import loaded, show_expired
-from ..sessions.writer import AnySession, writing
+from ..sessions.transaction_end import TransactionEnd
+from ..sessions.writer import AnySession, Writer, writing
 from ..verbs.manage import CHANGE_KEYS, change, change_event, update_statement
 from ..verbs.reap import Reaped
-from .diagram import draw
-from .graph import Arrow, Graph, Node
-from .listeners import Listener, Listeners
-from .step import Step
-from .step_queue import StepQueue
+from .graph import Arrow, Graph
+from .step import Step, StepQueue
 
 T = TypeVar("T")
+
+#: Verbs that leave the status of their jobs as it is.
+_SAME_STATUS = frozenset({"renew", "reprioritize", "prune"})
+
+
+@dataclass(frozen=True)
+class Transition:
+    """The change of a job from one status to another.
+
+    Attributes:
+        entity: the mapped class.
+        identity: the primary key's values.
+        before: the old status, in the table's own word.
+        after: the new status.
+        verb: what made the change: claim, complete, fail, ..
+        owner: who has claimed the job, or had until now; None where nobody had.
+    """
+
+    entity: type[Any]
+    identity: tuple[Any, ...]
+    before: str
+    after: str
+    verb: str
+    owner: str | None = None
+
+
+#: Called with the session that makes the change, and the change.
+Listener: TypeAlias = Callable[[Any, Transition], None]
+
+
+@dataclass(eq=False)
+class Listeners(Recorder):
+    """The listeners of a workflow: each event of its verbs is told as transitions."""
+
+    mapping: QueueMapping
+    functions: list[Listener] = field(default_factory=list)
+
+    def noted(self, event: Event, number: str, writer: Writer | None) -> None:
+        """Call the listeners with the session that makes the changes, before its commit."""
+        if writer is None or event.name == "after_lost" or event.verb in _SAME_STATUS:
+            return
+        jobs = [(job, job.before) for job in event.jobs if job.before is not None]
+        here = key_is_in(self.mapping, CHANGE_KEYS, writer.database)
+        read = select(*self.mapping.keys, self.mapping.column("status")).where(here)
+        now: dict[Any, Any] = {  # the statuses of rows that we have just written
+            tuple(row[:-1]): row[-1]
+            for batch in key_batches([job.key for job, _ in jobs if job.status is None])
+            for row in writer.core(read, {CHANGE_KEYS: key_values(batch)})
+        }
+        with called_on(None):  # what a listener calls is not of the step's queue
+            for job, before in jobs:
+                # Of the jobs that have ended, only done ones are deleted.
+                after = job.status or now.get(job.key, self.mapping.word(DONE))
+                told = Transition(event.entity, job.key, before, after, event.verb, job.owner)
+                for listener in self.functions:
+                    listener(writer.of_session or writer.connection, told)
+
+    def ended(self, number: str, end: TransactionEnd) -> None:
+        """Do nothing: what the listeners have written was committed with the change, or not."""
+
+
 L = TypeVar("L", bound=Listener)
 
 
@@ -63,8 +123,6 @@ class Workflow(Generic[T]):
         self._graph = Graph(mapping_of(entity), statuses, ())
         self._graph.further_final = self._graph.words(final)
         self._listeners = Listeners(self.mapping)
-        self._steps: list[Step[T]] = []
-        self._queues: list[StepQueue[T]] = []
 
     @property
     def mapping(self) -> QueueMapping:
@@ -72,7 +130,7 @@ class Workflow(Generic[T]):
         return self._graph.mapping
 
     def __repr__(self) -> str:
-        return f"<Workflow of {self.mapping}: {', '.join(step.name for step in self._steps)}>"
+        return f"<Workflow of {self.mapping}: {', '.join(step.name for step in self._graph.steps)}>"
 
     def __iter__(self) -> Iterator[Step[T]]:
         return iter(self.steps)
@@ -108,16 +166,13 @@ class Workflow(Generic[T]):
 
         def declare(handler: Callable[[T], Any]) -> Step[T]:
             graph = self._graph
-            name = getattr(handler, "__name__", type(handler).__name__)
             targets = graph.words([then, *graph.words(branches)])
-            node = Node(name, graph.word(ready), graph.word(during), targets)
-            step_queue: StepQueue[T] = StepQueue(graph, node, *where, **queue)
-            step = Step(graph, node, step_queue, handler)
-            graph.add(node)
-            self._steps.append(step)
-            self._queues.append(step_queue)
+            statuses = {"ready": graph.word(ready), "during": graph.word(during)}
+            step = Step(graph, StepQueue[T](graph, targets, *where, **statuses, **queue), handler)
+            graph.steps.append(step)
+            graph.checked = False
             if self._listeners.functions:
-                self._tell_of(step_queue)
+                add_listener(step._queue, self._listeners, None)
             return step
 
         return declare
@@ -132,7 +187,14 @@ class Workflow(Generic[T]):
         Raises:
             ArgumentError: a word that cannot be a status, or a second declaration of one status.
         """
-        self._graph.add_waiting(self._graph.word(status), self._graph.words(signals))
+        word, known = self._graph.word(status), self._graph.waiting
+        if word in known:
+            raise ArgumentError(
+                f"waiting({word!r}) was declared before, with signals={known[word]!r}: "
+                "name all signals of a status in one declaration"
+            )
+        known[word] = self._graph.words(signals)
+        self._graph.checked = False
 
     def on_transition(self, listener: L) -> L:
         """Have a function called with the session and each Transition, before the commit.
@@ -143,13 +205,10 @@ class Workflow(Generic[T]):
         workflow, such as :func:`sa_jobqueue.cancel`.
         """
         if not self._listeners.functions:
-            self._tell_of(self, *self._queues)
+            for queue in (self, *(step._queue for step in self._graph.steps)):
+                add_listener(queue, self._listeners, None)
         self._listeners.functions.append(listener)
         return listener
-
-    def _tell_of(self, *queues: Any) -> None:
-        for queue in queues:
-            add_listener(queue, self._listeners, None)
 
     # -- its steps and statuses -----------------------------------------
 
@@ -161,7 +220,7 @@ class Workflow(Generic[T]):
             ArgumentError: jobs would get stuck; the message tells where.
         """
         self._graph.check()
-        return tuple(self._steps)
+        return tuple(self._graph.steps)
 
     @property
     def arrows(self) -> frozenset[Arrow]:
@@ -177,7 +236,7 @@ class Workflow(Generic[T]):
     def diagram(self) -> str:
         """Draw the workflow in Mermaid's language."""
         self._graph.check()
-        return draw(self._graph)
+        return "\n".join(self._graph.draw())
 
     # -- jobs that nobody has claimed -----------------------------------
 
@@ -199,7 +258,7 @@ class Workflow(Generic[T]):
         graph, mapping, after = self._graph, self.mapping, self._graph.plain(status)
         graph.check()
         sources, identity = graph.sources_of(after), _identity_of(mapping, job)
-        final, named = graph.is_final(after), {CHANGE_KEYS: key_values([identity])}
+        final, named = after in graph.final, {CHANGE_KEYS: key_values([identity])}
         values = ended(after) if final else reset(after)
         with writing(session, mapping) as writer:
             for before in sources:
@@ -222,8 +281,8 @@ class Workflow(Generic[T]):
 
         Jobs that wait for a signal, too; :func:`sa_jobqueue.cancel` leaves them alone.
         """
-        waiting = (*self._graph.ready, *self._graph.waiting)
-        return change(session, jobs, ended(CANCELLED), leaving=lambda _: waiting, verb="cancel")
+        waits = self._graph.waits
+        return change(session, jobs, ended(CANCELLED), leaving=lambda _: waits, verb="cancel")
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
         """Take jobs that have ended to a step again; return those that were taken.

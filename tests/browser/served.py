@@ -24,7 +24,7 @@ from sqlalchemy import URL
 from starlette.requests import Request
 
 from sa_jobqueue.web import Access, Visitor, app
-from sa_jobqueue.web.samples import KEPT, Sample, Samples
+from sa_jobqueue.web.site import KEPT, Sample, Samples
 from tests.servers.companion import Companion
 from tests.servers.given import REPOSITORY
 from tests.support import make_engine

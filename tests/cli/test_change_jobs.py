@@ -14,7 +14,7 @@ from sqlalchemy import URL, Engine, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, claim, complete, steering
-from sa_jobqueue.counts.schema import forget_schema
+from sa_jobqueue.counts.count import forget_schema
 from tests.support import make_engine, with_empty_tables
 
 from .conftest import Run, add

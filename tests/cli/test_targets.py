@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.dialects.sqlite.database import SQLite
+from sa_jobqueue.dialects.sqlite import SQLite
 
 from .conftest import Run, Start, add, finished, words
 from .shop import Message

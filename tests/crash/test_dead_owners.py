@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import LockNotHeld, Owner, OwnerState, connection_owner, owner_state
-from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
-from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLNamedLocks
+from sa_jobqueue.dialects.innodb import InnoDBNamedLocks
+from sa_jobqueue.dialects.postgresql import PostgreSQLNamedLocks
 from sa_jobqueue.dialects.watched_connection import Limits
 from tests.proxy import Proxy
 from tests.support import SERVERS, make_engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sa_jobqueue.doctor.check_list import CHECKS
+from sa_jobqueue.doctor.run_checks import CHECKS
 
 from .markdown import page, table
 

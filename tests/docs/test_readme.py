@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from sa_jobqueue.dialects import Database
-from sa_jobqueue.dialects.innodb.mariadb import MariaDB
-from sa_jobqueue.dialects.innodb.mysql import MySQL
-from sa_jobqueue.dialects.postgresql.database import PostgreSQL
-from sa_jobqueue.dialects.sqlite.database import SQLite
+from sa_jobqueue.dialects.mariadb import MariaDB
+from sa_jobqueue.dialects.mysql import MySQL
+from sa_jobqueue.dialects.postgresql import PostgreSQL
+from sa_jobqueue.dialects.sqlite import SQLite
 
 from .markdown import ROOT, code_blocks, page, table
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import JobQueueError, errors
-from sa_jobqueue.model.options import QueueArgs
+from sa_jobqueue.model.status import QueueArgs
 
 from .markdown import ROOT, page, table
 from .plain_english import findings
@@ -116,9 +116,10 @@ def test_each_entry_of_the_reference_exists() -> None:
 
 
 def test_each_package_with_a_list_of_names_is_public_or_internal() -> None:
+    root = ROOT / "sa_jobqueue"
     packages = {
-        f"sa_jobqueue.{path.parent.name}"
-        for path in (ROOT / "sa_jobqueue").glob("*/__init__.py")
+        f"sa_jobqueue.{path.relative_to(root).parts[0].removesuffix('.py')}"
+        for path in (*root.glob("*/__init__.py"), *root.glob("[!_]*.py"))
         if "__all__ = " in path.read_text(encoding="utf-8")
     }
 

@@ -169,7 +169,7 @@ def test_a_server_that_knows_no_owners_is_a_warning_that_names_the_lease(engine:
 def test_named_locks_that_two_connections_have_are_an_error(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.doctor.lock_checks.named_lock", lambda *_: nullcontext())
+    monkeypatch.setattr("sa_jobqueue.doctor.checks.named_lock", lambda *_: nullcontext())
 
     assert [each.message for each in proved(engine) if each.severity is ERROR] == [
         "named locks do not hold: two connections had one"

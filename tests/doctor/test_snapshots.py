@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Connection, Engine, NullPool, text
 
-from sa_jobqueue.dialects import Snapshot
-from sa_jobqueue.dialects.postgresql.examination import PostgreSQLExamination
+from sa_jobqueue.dialects.examination import Snapshot
+from sa_jobqueue.dialects.examination.postgresql import PostgreSQLExamination
 from sa_jobqueue.doctor import Finding, Severity, examine
 from tests.contract.owners.restricted_user import restricted_user
 from tests.servers.errors import NotHere

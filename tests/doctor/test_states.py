@@ -216,7 +216,7 @@ def test_an_index_that_is_short_is_found_in_a_full_table_too(engine: Engine) -> 
 def test_statistics_and_dead_rows_of_a_table_that_nobody_vacuums_are_found(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.dialects.postgresql.examination._DEAD_ROWS", 100)
+    monkeypatch.setattr("sa_jobqueue.dialects.examination.postgresql._DEAD_ROWS", 100)
     run(engine, "ALTER TABLE doctor_mail SET (autovacuum_enabled = false)")
     rows = "SELECT 'unclaimed', 1, 'r' FROM generate_series(1, 6000)"
     run(engine, f"INSERT INTO doctor_mail (status, priority, recipient) {rows}")

@@ -9,7 +9,7 @@ from sqlalchemy import MetaData, Table, func, select
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.dialects.examination import IndexColumn, ServerIndex, normalised
-from sa_jobqueue.doctor.wanted_index import wanted_claim_index
+from sa_jobqueue.doctor.index_checks import wanted_claim_index
 from sa_jobqueue.model.indexes import index_name, index_of, reap_index
 from sa_jobqueue.model.mapping import mapping_of
 from tests.contract.round_models import Pet, Reader

@@ -24,7 +24,7 @@ from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.events import Event, EventJob
 
 # Listeners of the public kind are not called for what was rolled back.
-from sa_jobqueue.events.listener import Recorder
+from sa_jobqueue.events.event import Recorder
 from sa_jobqueue.events.listeners import add_listener, remove_listener
 from sa_jobqueue.model.mapping import QueueMapping, any_mapping_of
 from sa_jobqueue.model.transitions import FINISHED

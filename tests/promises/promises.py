@@ -41,12 +41,12 @@ class Promise:
 
 
 NO_ROW_LOCK = Edit(
-    "strategies/parts/ready_rows.py",
+    "strategies/ready_rows.py",
     "        return statement.with_for_update(\n",
     "        return statement or statement.with_for_update(\n",
 )
 NO_COUNT = Edit(
-    "strategies/parts/mark.py",
+    "strategies/strategy.py",
     'is_ready = status_is(self.mapping.column("status"), self.spec.ready)',
     'is_ready = self.mapping.column("status").is_not(None)',
 )
@@ -123,12 +123,12 @@ PROMISES = (
         "A claimed job stays claimed until somebody finishes, releases or reaps it.",
         (
             Edit(
-                "strategies/parts/ready_rows.py",
+                "strategies/ready_rows.py",
                 "        return self.mapping.has_status(self.spec.ready)",
                 "        return self.mapping.has_status(self.spec.ready, self.spec.during)",
             ),
             Edit(
-                "strategies/parts/ready_rows.py",
+                "strategies/ready_rows.py",
                 "[word_literal(word), word_literal(word)]",
                 "[word_literal(word), word_literal(self.spec.during)]",
             ),

@@ -26,9 +26,9 @@ from sqlalchemy.ext.compiler import compiles
 
 from sa_jobqueue import utc_now
 from sa_jobqueue.dialects.clock import as_utc
-from sa_jobqueue.dialects.innodb.database import _utc_now as _innodb
-from sa_jobqueue.dialects.postgresql.database import _utc_now as _postgresql
-from sa_jobqueue.dialects.sqlite.database import _utc_now as _sqlite
+from sa_jobqueue.dialects.innodb import _utc_now as _innodb
+from sa_jobqueue.dialects.postgresql import _utc_now as _postgresql
+from sa_jobqueue.dialects.sqlite import _utc_now as _sqlite
 
 from .models import Base
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from sa_jobqueue import ArgumentError
-from sa_jobqueue.schedules.cron import Cron
+from sa_jobqueue.schedules.ticks import Cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

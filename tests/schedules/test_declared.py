@@ -162,7 +162,7 @@ def test_two_queues_of_a_table_declare_different_schedules_or_other_names(
     other.every(DAILY, name="s", values={"title": "s"})
 
     assert declare(session, one) == Declared(added=("s",), refused=("r",))
-    assert "two of the queues declare a schedule 'r'" in caplog.text
+    assert "the schedule 'r' is not written: two of the queues" in caplog.text
     del other
     same = version(HOURLY, 1)
     assert declare(session, one, same) == Declared(added=("r",), undeclared=("s",))

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, func, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dialects.clock import as_utc
-from sa_jobqueue.schedules.cron import Cron
+from sa_jobqueue.schedules.ticks import Cron
 from tests.evidence.checker import check_files
 from tests.processes import FORKSERVER
 

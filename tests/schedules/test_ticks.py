@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sa_jobqueue.schedules.cron import Cron
-from sa_jobqueue.schedules.ticks import LATE, TRY_AGAIN, Due, Missed, due_ticks
+from sa_jobqueue.schedules.ticks import LATE, TRY_AGAIN, Cron, Due, Missed, due_ticks
 
 HOURLY = Cron("0 * * * *")
 SEVEN = datetime(2026, 5, 1, 7, tzinfo=UTC)

@@ -25,6 +25,8 @@ from sa_jobqueue import (
 )
 from tests.models import Email
 
+FINISHES: list[Any] = [complete, fail, release, renew]
+
 
 @pytest.fixture
 def session() -> Iterator[Session]:
@@ -92,7 +94,7 @@ def test_lost_claims_survive_pickling() -> None:
         ),
         *(
             case
-            for verb in (complete, fail, release, renew)
+            for verb in FINISHES
             for case in [
                 (lambda s, job, verb=verb: verb(s, [Email(id=3)]), NotClaimed, "has no fence"),
                 (lambda s, job, verb=verb: verb(s, [object()]), ArgumentError, "is not a job"),

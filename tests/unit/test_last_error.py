@@ -12,7 +12,7 @@ from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, RetryMixin
-from sa_jobqueue.model.last_error import ERROR_LENGTH, SHORTEST_LENGTH, error_length, error_text
+from sa_jobqueue.model.columns import ERROR_LENGTH, SHORTEST_LENGTH, error_length, error_text
 from sa_jobqueue.model.mapping import mapping_of
 from tests.models import Email, Task
 

@@ -33,8 +33,8 @@ from sa_jobqueue import (
     RoundMixin,
     ScheduleMixin,
 )
+from sa_jobqueue.model.columns import round_table
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.model.round_table import round_table
 from tests.contract.model import styles
 from tests.unit.mapping import DIALECTS, assert_queue, columns, indexes, map_job
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 import sa_jobqueue
-from sa_jobqueue.strategies.parts.adapted import adapted
+from sa_jobqueue.strategies.ready_rows import adapted
 from tests.models import Email
 
 PACKAGE = Path(sa_jobqueue.__file__).parent
@@ -33,13 +33,18 @@ USES = {
     "cli/database.py: greenlet_spawn",
     "cli/work.py: await_only",
     "dialects/connections.py: _EventKey",
-    "dialects/innodb/mariadb.py: _mariadb_normalized_version_info",
+    "dialects/mariadb.py: _mariadb_normalized_version_info",
     "migration/runner.py: _transaction",
     "model/mixins.py: _primary_key_argument",
+    "model/columns.py: _type_affinity",
+    "model/columns.py: _variant_mapping",
+    "sessions/writer.py: SimpleResultMetaData",
+    "dialects/own_loop.py: greenlet_spawn",
+    "sessions/writer.py: dispatch",
     "model/types.py: _type_affinity",
     "model/types.py: _variant_mapping",
     "sessions/hooks.py: SimpleResultMetaData",
-    "dialects/own_loop.py: greenlet_spawn",
+    "dialects/connections.py: greenlet_spawn",
     "sessions/hooks.py: dispatch",
     "sessions/show.py: _remove_newly_deleted",
     "sessions/writer.py: _is_clean",

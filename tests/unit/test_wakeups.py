@@ -10,9 +10,8 @@ from datetime import timedelta
 
 import pytest
 
-from sa_jobqueue.wakeups import alarm as alarm_module
-from sa_jobqueue.wakeups.alarm import Alarm
-from sa_jobqueue.wakeups.pace import Pace
+from sa_jobqueue.wakeups import watcher
+from sa_jobqueue.wakeups.watcher import Alarm, Pace
 
 
 class Clock:
@@ -28,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(alarm_module, "time", clock)
+    monkeypatch.setattr(watcher, "time", clock)
     return clock
 
 

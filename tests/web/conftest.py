@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from sa_jobqueue.counts.schema import forget_schema
+from sa_jobqueue.counts.count import forget_schema
 from sa_jobqueue.web import Access, Visitor, app
 from tests.support import make_engine, with_empty_tables
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +9,8 @@ import pytest
 from sqlalchemy import URL, Engine
 from starlette.testclient import TestClient
 
-from tests.docs.markdown import code_blocks, page, table
+from tests.docs.markdown import code_blocks, page
 from tests.support import make_engine
-
-from .conftest import Open
 
 PAGE = page("docs/web.md")
 (SHOP,) = code_blocks(PAGE, "python")
@@ -52,14 +49,3 @@ def test_the_application_of_the_page_lets_in_whom_it_says(shop: TestClient) -> N
     assert 'href="/admin/jobs/queues/shop_email"' in seen["bo"].text
     assert changed["bo"].status_code == 403
     assert "paused" in changed["ann"].text
-
-
-def test_the_table_lists_the_pages_that_there_are(open_page: Open) -> None:
-    routes = {
-        re.sub(r"\{name:path\}", "NAME", route.path).replace("{key}", "KEY")
-        for route in open_page().app.routes  # type: ignore[attr-defined]  # it is a Starlette
-    }
-
-    listed = {line["page"].strip("`") for line in table(PAGE, "page")}
-
-    assert listed == routes - {"/static/{name}", "/{path:path}"}

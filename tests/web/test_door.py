@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from sa_jobqueue import ArgumentError
+from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.web import Access, Visitor, app
+from tests.models import Account
 
 from .conftest import Open, add, failed, refuse, statuses, texts
 from .models import QUEUES
@@ -24,52 +26,27 @@ PAGES = ["/", "/queues/emails", "/queues/emails/jobs/1", "/workers", "/schedules
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 
-def test_a_page_without_authorize_cannot_be_made() -> None:
-    made: Any = app
-
-    with pytest.raises(TypeError, match="authorize"):
-        made(create_engine("sqlite://"), QUEUES)
-
-
-@pytest.mark.parametrize("path", [*PAGES, "/nowhere", "/static/style.css", "/queues/other"])
-def test_nobody_sees_anything_whom_authorize_does_not_know(engine: Any, path: str) -> None:
+def test_nobody_sees_anything_whom_authorize_does_not_know(engine: Any) -> None:
     stranger = TestClient(app(engine, QUEUES, authorize=refuse))
 
-    answer = stranger.get(path)
+    for path in (*PAGES, "/nowhere", "/static/style.css", "/queues/other"):
+        answer = stranger.get(path)
+        assert answer.status_code == 403
+        assert not [name for name in (*QUEUES, "Workers") if name in answer.text], path
 
-    assert answer.status_code == 403
-    assert not [name for name in QUEUES if name in answer.text]
-    assert "Workers" not in answer.text
 
-
-def test_authorize_may_be_async_and_sees_the_request(engine: Any) -> None:
+def test_authorize_may_be_async_sees_the_request_and_may_answer_by_itself(engine: Any) -> None:
     async def by_header(request: Request) -> Visitor | None:
         name = request.headers.get("x-user")
+        if name == "new":
+            raise HTTPException(302, headers={"Location": "/login"})
         return None if name is None else Visitor(name, Access.READ)
 
-    page = TestClient(app(engine, QUEUES, authorize=by_header))
+    page = TestClient(app(engine, QUEUES, authorize=by_header), follow_redirects=False)
 
     assert page.get("/workers").status_code == 403
     assert "bo <span" in page.get("/workers", headers={"x-user": "bo"}).text
-
-
-def test_authorize_may_answer_by_itself(engine: Any) -> None:
-    def to_login(_: Request) -> Visitor:
-        raise HTTPException(302, headers={"Location": "/login"})
-
-    page = TestClient(app(engine, QUEUES, authorize=to_login), follow_redirects=False)
-
-    assert page.get("/").headers["location"] == "/login"
-
-
-def test_an_answer_of_authorize_that_is_no_visitor_opens_nothing(engine: Any) -> None:
-    def yes(_: Request) -> Any:
-        return True
-
-    answer = TestClient(app(engine, QUEUES, authorize=yes)).get("/")
-
-    assert answer.status_code == 500
-    assert "emails" not in answer.text
+    assert page.get("/", headers={"x-user": "new"}).headers["location"] == "/login"
 
 
 @pytest.mark.parametrize(
@@ -130,91 +107,73 @@ def test_a_reader_may_change_nothing(
     assert "'ada' may read only" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_a_reader_gets_no_preview(open_page: Open, session: Session) -> None:
+    add(session, failed(1))
+    page = open_page(Access.READ)
+
+    for path in (
         "/previews/emails?verb=retry&key=1",
         "/previews/emails?verb=retry_failed",
         "/schedules/run?name=morning",
-    ],
-)
-def test_a_reader_gets_no_preview(open_page: Open, session: Session, path: str) -> None:
+    ):
+        answer = page.get(path)
+        assert (answer.status_code, texts(answer, "h1")) == (403, ["You may read only"])
+
+
+def test_a_reader_sees_no_button_that_changes_something(open_page: Open, session: Session) -> None:
     add(session, failed(1))
+    page = open_page(Access.READ)
 
-    answer = open_page(Access.READ).get(path)
-
-    assert (answer.status_code, texts(answer, "h1")) == (403, ["You may read only"])
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_a_reader_sees_no_button_that_changes_something(
-    open_page: Open, session: Session, path: str
-) -> None:
-    add(session, failed(1))
-
-    answer = open_page(Access.READ).get(path)
-
-    assert answer.status_code == 200
-    assert 'method="post"' not in answer.text
-    assert 'type="checkbox"' not in answer.text
-    assert "read only" in answer.text
+    for path in PAGES:
+        answer = page.get(path)
+        assert (answer.status_code, "read only" in answer.text) == (200, True), path
+        assert 'method="post"' not in answer.text
+        assert 'type="checkbox"' not in answer.text
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/static/refresh.js", "/nowhere", "/queues/other"])
 def test_every_answer_forbids_the_browser_what_the_page_does_not_need(
-    page: TestClient, path: str
+    engine: Any, page: TestClient
 ) -> None:
-    headers = page.get(path).headers
-
-    assert headers["content-security-policy"] == (
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
-        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    )
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "same-origin"
-    assert headers["cache-control"] == "no-store"
-
-
-def test_answers_that_refuse_have_the_same_headers(engine: Any, page: TestClient) -> None:
     stranger = TestClient(app(engine, QUEUES, authorize=refuse))
-
-    answers = [
+    paths = (*PAGES, "/static/refresh.js", "/nowhere", "/queues/other")
+    refused = [
         stranger.get("/"),
         page.post("/queues/emails", headers={"Sec-Fetch-Site": "cross-site"}),
         page.delete("/queues/emails"),
         page.get("/queues/emails?key=7"),
     ]
 
-    assert [answer.status_code for answer in answers] == [403, 403, 405, 303]
-    assert all("content-security-policy" in answer.headers for answer in answers)
+    for answer in (*map(page.get, paths), *refused):
+        assert answer.headers["content-security-policy"] == (
+            "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+            "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+        )
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert answer.headers["cache-control"] == "no-store"
+    assert [answer.status_code for answer in refused] == [403, 403, 405, 303]
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_no_page_has_a_script_or_a_style_of_its_own(
-    page: TestClient, session: Session, path: str
-) -> None:
-    add(session, failed(1, last_error="no luck"))
-
-    text = page.get(path).text
-
-    assert text.count("<script") == text.count('<script src="/static/refresh.js" defer>') == 1
-    assert "<style" not in text
-    assert " style=" not in text
-    assert " on" not in {attribute[:3] for attribute in text.split('"')}
+def no_visitor(_: Request) -> Any:
+    return True
 
 
-@pytest.mark.parametrize("error", [RuntimeError, ArgumentError])
+def broken(_: Request) -> Visitor:
+    raise ArgumentError("secret words")
+
+
+@pytest.mark.parametrize(
+    ("authorize", "logged"), [(no_visitor, "Visitor"), (broken, "secret words")]
+)
 def test_an_error_of_authorize_is_a_plain_page_and_its_traceback_is_in_the_log(
-    engine: Any, caplog: pytest.LogCaptureFixture, error: type[Exception]
+    engine: Any, caplog: pytest.LogCaptureFixture, authorize: Any, logged: str
 ) -> None:
-    def broken(_: Request) -> Visitor:
-        raise error("secret words")
-
-    answer = TestClient(app(engine, QUEUES, authorize=broken)).get("/")
+    answer = TestClient(app(engine, QUEUES, authorize=authorize)).get("/")
 
     assert answer.status_code == 500
     assert "secret words" not in answer.text
-    assert "secret words" in caplog.text
+    assert "emails" not in answer.text
+    assert logged in caplog.text
 
 
 def test_a_form_that_is_too_large_changes_nothing(page: TestClient, session: Session) -> None:
@@ -228,11 +187,18 @@ def test_a_form_that_is_too_large_changes_nothing(page: TestClient, session: Ses
     assert statuses(session) == {1: "failed"}
 
 
-def test_the_page_needs_an_engine_that_is_not_asynchronous() -> None:
+def test_what_makes_no_page_is_refused(open_page: Open) -> None:
     pytest.importorskip("aiosqlite")
-    from sqlalchemy.ext.asyncio import create_async_engine
+    awaited: Any = create_async_engine("sqlite+aiosqlite://")
+    without: Any = app
+    account = JobQueue(Account, Account.id > 0, strategy="advisory")
 
-    made: Any = app
-
+    with pytest.raises(TypeError, match="authorize"):
+        without(create_engine("sqlite://"), QUEUES)
     with pytest.raises(ArgumentError, match="create_engine"):
-        made(create_async_engine("sqlite+aiosqlite://"), QUEUES, authorize=refuse)
+        open_page(on=awaited)
+    with pytest.raises(ArgumentError, match="add JobMixin to its bases"):
+        open_page(queues=[account])
+    for name in ("", ".", "..", "a/jobs/b"):
+        with pytest.raises(ArgumentError, match="makes no address of a page"):
+            open_page(queues={name: QUEUES["emails"]})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +13,9 @@ from starlette.testclient import TestClient
 
 from sa_jobqueue import claim, fail
 from sa_jobqueue.events import HistoryTable
-from sa_jobqueue.owners.owner import Owner
 
-from .conftest import LONG_AGO, add, confirmed, failed, keys_shown, preview_of, texts
-from .models import HISTORY, Email, Plain, Scan, Visit
+from .conftest import LONG_AGO, add, confirmed, failed, preview_of, texts
+from .models import HISTORY, Email, Plain, Visit
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 JOB = "/queues/emails/jobs/1"
@@ -61,29 +59,6 @@ def test_a_job_shows_all_that_its_row_tells(page: TestClient, session: Session) 
     }
     assert "no luck\nline 2</pre>" in answer.text
     assert "a secret" not in answer.text
-
-
-def test_a_claimed_job_shows_whether_its_owner_lives(
-    page: TestClient, session: Session, engine: Any
-) -> None:
-    add(session, Email(id=1))
-    with Owner(engine, "mailer") as owner:
-        claim(session, Email, owner=owner)
-        session.commit()
-        name = owner.name
-
-        living = facts(page.get(JOB))["Owner"]
-    dead = facts(page.get(JOB))["Owner"]
-
-    assert (living, dead) == (f"{name} alive", f"{name} dead")
-
-
-def test_a_long_value_is_cut(page: TestClient, session: Session) -> None:
-    add(session, Email(id=1, body="x" * 5_000))
-
-    body = facts(page.get(JOB))["body"]
-
-    assert body == "x" * 2_000 + "\u2026 (3,000 more characters)"
 
 
 @pytest.mark.usefixtures("history")
@@ -151,15 +126,3 @@ def test_a_job_with_any_key_is_found_and_changed(
     assert job.status_code == 200
     assert texts(preview, "h1") == ["Cancel 1 job?"]
     assert texts(result, "h1") == ["1 job cancelled"]
-
-
-def test_a_button_of_a_job_leads_to_the_preview_of_this_job(
-    page: TestClient, session: Session
-) -> None:
-    key = uuid.uuid4()
-    add(session, Scan(id=key), Scan())
-    assert f'name="key" value="{key}"' in page.get(f"/queues/scans/jobs/{key}").text
-
-    preview = preview_of(page, "/queues/scans", {"verb": "cancel", "key": str(key)})
-
-    assert keys_shown(preview) == [str(key)]

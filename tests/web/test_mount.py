@@ -27,23 +27,16 @@ def authorize(_: Any) -> Visitor:
     return Visitor("ada", Access.ADMIN)
 
 
-@pytest.fixture(params=["mounted", "nested", "behind a proxy", "in FastAPI"])
+@pytest.fixture(params=["mounted", "behind a proxy"])
 def mounted(request: pytest.FixtureRequest, engine: Engine) -> Any:
     """A client of the page, and the path where it is."""
     page = app(engine, QUEUES, authorize=authorize)
     options: dict[str, Any] = {"headers": OURS, "follow_redirects": False}
     if request.param == "mounted":
-        outer: Any = Starlette(routes=[Mount("/jobs", page)])
-        yield TestClient(outer, **options), "/jobs"
-    elif request.param == "nested":
         outer = Starlette(routes=[Mount("/admin", routes=[Mount("/jobs", page)])])
         yield TestClient(outer, **options), "/admin/jobs"
-    elif request.param == "behind a proxy":
-        yield TestClient(page, root_path="/shop/jobs", **options), "/shop/jobs"
     else:
-        outer = pytest.importorskip("fastapi").FastAPI()
-        outer.mount("/jobs", page)
-        yield TestClient(outer, **options), "/jobs"
+        yield TestClient(page, root_path="/shop/jobs", **options), "/shop/jobs"
     page.state.site.samples.stop()
 
 
@@ -52,17 +45,16 @@ def links(text: str) -> list[str]:
     return re.findall(r'(?:href|src|action)="([^"]*)"', text)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_every_link_stays_beneath_the_path(mounted: Any, session: Session, path: str) -> None:
+def test_every_link_stays_beneath_the_path(mounted: Any, session: Session) -> None:
     client, root = mounted
     add(session, failed(1), Email(id=2))
 
-    answer = client.get(root + path)
-
-    found = links(answer.text)
-    assert answer.status_code == (404 if path == "/nowhere" else 200)
-    assert found
-    assert not [link for link in found if not link.startswith((f"{root}/", "?", "#"))]
+    for path in PATHS:
+        answer = client.get(root + path)
+        assert answer.status_code == (404 if path == "/nowhere" else 200)
+        found = links(answer.text)
+        assert found
+        assert not [link for link in found if not link.startswith((f"{root}/", "?", "#"))], path
 
 
 def test_links_and_redirects_lead_to_pages(mounted: Any, session: Session) -> None:

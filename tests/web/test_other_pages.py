@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +12,12 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from sa_jobqueue.control import register_worker
-from sa_jobqueue.doctor import examine
 from sa_jobqueue.model.indexes import index_of
 from sa_jobqueue.owners.owner import Owner
 from tests.support import make_engine
 
-from .conftest import LONG_AGO, Open, add, keys_shown, preview_of, texts
-from .models import SCHEDULES, TABLES, Email, Plain, emails, plain, scans, visits
+from .conftest import LONG_AGO, Open, keys_shown, preview_of, texts
+from .models import SCHEDULES, TABLES, Email, emails, plain, scans, visits
 
 
 @pytest.fixture
@@ -168,16 +166,6 @@ def test_a_schedule_of_another_queue_cannot_be_reached(open_page: Open, session:
 # The doctor
 
 
-def test_the_doctor_finds_what_is_wrong(page: TestClient, session: Session) -> None:
-    add(session, Plain(id=1))
-
-    answer = page.get("/doctor")
-
-    assert answer.status_code == 200
-    assert answer.text.count("<section") == 4
-    assert "the claim walks" in answer.text or "fits the claim" in answer.text
-
-
 def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> None:
     index = index_of(plain.mapping.table, "claim")
     assert index is not None
@@ -189,24 +177,3 @@ def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> Non
 
     assert 'class="state error"' in answer.text
     assert "Fix: " in answer.text
-
-
-def test_a_report_is_kept_for_a_minute_unless_somebody_asks_again(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, made, now = open_page(queues={"plain": plain}), [], [0.0]
-
-    def count(session: Session, queue: Any) -> Any:
-        made.append(now[0])
-        return examine(session, queue)
-
-    monkeypatch.setattr("sa_jobqueue.web.site.examine", count)
-    monkeypatch.setattr("sa_jobqueue.web.site.time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    for now[0], path in [
-        *((0, "/doctor"), (59, "/doctor"), (61, "/doctor")),
-        *((62, "/doctor?again=1"), (67, "/doctor?again=1")),
-    ]:
-        page.get(path)
-
-    assert made == [0, 61, 67]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue.web import samples
+from sa_jobqueue.web import site
 from tests.support import until
 
 from .conftest import add
-from .models import Email, Plain
+from .models import Email
 
 
 def line_of(page: TestClient) -> list[str]:
@@ -26,8 +25,8 @@ def line_of(page: TestClient) -> list[str]:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are taken every hundredth of a second, for a fifth of a second after a look."""
-    monkeypatch.setattr(samples, "EVERY", timedelta(milliseconds=10))
-    monkeypatch.setattr(samples, "WATCHED", timedelta(milliseconds=200))
+    monkeypatch.setattr(site, "EVERY", timedelta(milliseconds=10))
+    monkeypatch.setattr(site, "WATCHED", timedelta(milliseconds=200))
 
 
 @pytest.mark.usefixtures("often")
@@ -42,18 +41,3 @@ def test_samples_are_taken_while_somebody_looks_and_no_longer(
     before = len(taken.of("emails"))
 
     until(lambda: len(line_of(page)) > before + 2)  # somebody looks again
-
-
-def test_a_plot_is_a_line_from_left_to_right_within_its_box(
-    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1e6]
-    monkeypatch.setattr(samples, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    for due in range(3):
-        now[0] += 5
-        page.get("/")
-        add(session, Email(id=due + 1), Plain(id=due + 1))
-
-    assert line_of(page)[:3] == ["0.0,89.0", "240.0,45.0", "480.0,1.0"]
-    assert page.get("/").text.count("<svg") >= 2
-    assert 'aria-label="due jobs of the last half hour"' in page.get("/queues/emails").text

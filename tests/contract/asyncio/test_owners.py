@@ -27,8 +27,8 @@ from sa_jobqueue.asyncio import (
     start_round,
 )
 from sa_jobqueue.dialects import Limits
-from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
-from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLNamedLocks
+from sa_jobqueue.dialects.innodb import InnoDBNamedLocks
+from sa_jobqueue.dialects.postgresql import PostgreSQLNamedLocks
 from sa_jobqueue.dialects.watched_connection import WatchedConnection
 from sa_jobqueue.owners.alive import owner_states
 from tests.contract.asyncio.support import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.counts.schema import forget_schema
+from sa_jobqueue.counts.count import forget_schema
 from tests.contract.round_models import RoundBase
 from tests.support import with_empty_tables
 

@@ -21,7 +21,7 @@ from sa_jobqueue import (
     utc_now,
 )
 from sa_jobqueue.control import pause, register_worker
-from sa_jobqueue.counts import Count, QueueStats, count, overview, waiting
+from sa_jobqueue.counts import Count, QueueStats, count, overview
 from sa_jobqueue.doctor import Severity, examine
 from sa_jobqueue.model.indexes import index_of
 from tests.models import Account, Email, Message, Render, add_renders
@@ -133,7 +133,6 @@ def test_an_index_that_is_declared_and_not_there_yet_is_not_counted_by(
 
 def test_counts_end_at_a_limit(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count, "MOST", 2)
-    monkeypatch.setattr(waiting, "MOST", 2)
     add(session, *(Parcel(priority=n) for n in range(4)))
     add(session, *(Parcel(status="failed") for _ in range(2)))
 
@@ -146,7 +145,7 @@ def test_counts_end_at_a_limit(session: Session, monkeypatch: pytest.MonkeyPatch
 def test_more_levels_than_are_looked_at_make_a_count_that_may_be_more(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "LEVELS", 2)
+    monkeypatch.setattr(count, "LEVELS", 2)
     add(session, *(Parcel(priority=n) for n in range(3)))
 
     assert parcels.stats(session).due == Count(2, more=True)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, complete, position
 from sa_jobqueue.counts import Listed, count_failed, list_jobs, overview
-from sa_jobqueue.counts.schema import forget_schema
+from sa_jobqueue.counts.count import forget_schema
 from sa_jobqueue.dialects.clock import EPOCH
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine

@@ -36,6 +36,7 @@ def test_enqueue_inserts_in_bulk_in_order_with_priority_and_time(session: Sessio
     ("entity", "row", "options", "words"),
     [
         (Email, {"recipient": "a"}, {"priority": 1}, "PriorityMixin"),
+        (Email, {"recipient": "a", "colour": 1}, {}, "Email has no column colour"),
         (Email, {"recipient": "a"}, {"run_at": datetime.now(UTC)}, "ScheduleMixin"),
         (Task, {"name": "a"}, {"run_at": datetime(2020, 1, 1)}, "time zone"),
         (Task, Task(name="a"), {}, r"a row must map .* for entities use"),

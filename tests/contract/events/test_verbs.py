@@ -107,6 +107,7 @@ def test_a_lost_claim_is_told_of_however_the_transaction_ends(session: Session, 
         end()
     with pytest.raises(ClaimLost), session.begin_nested():  # which is rolled back
         complete(session, claimed)
+    assert len(heard) == 2
     session.commit()
 
     assert told(heard) == [("after_lost", "complete", 1)] * 3

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from sa_jobqueue import NamedLock
 from sa_jobqueue.dialects import Database
-from sa_jobqueue.dialects.innodb.database import InnoDB
-from sa_jobqueue.dialects.innodb.named_locks import InnoDBNamedLocks
+from sa_jobqueue.dialects.innodb import InnoDB, InnoDBNamedLocks
 from sa_jobqueue.dialects.named_locks import ConnectionLocks
-from sa_jobqueue.dialects.postgresql.database import PostgreSQL
-from sa_jobqueue.dialects.postgresql.named_locks import PostgreSQLNamedLocks
+from sa_jobqueue.dialects.postgresql import PostgreSQL, PostgreSQLNamedLocks
 from tests.lockers import NOW
 
 LOCKS: dict[str, type[ConnectionLocks]] = {

@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, UnsupportedDatabase, complete
 from sa_jobqueue.dialects import database_of
-from sa_jobqueue.dialects.innodb.database import InnoDB
-from sa_jobqueue.dialects.innodb.isolation import running_level
-from sa_jobqueue.dialects.innodb.mariadb import MariaDB
+from sa_jobqueue.dialects.innodb import InnoDB, running_level
+from sa_jobqueue.dialects.mariadb import MariaDB
 from tests.contract.serial.keyed import NOTES, Note, add, ids
 from tests.support import SERVERS, until
 

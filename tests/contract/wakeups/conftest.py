@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.events.channel import channel_of
+from sa_jobqueue.events.notes import channel_of
 from sa_jobqueue.model.mapping import mapping_of
 from tests.contract.wakeups.models import Cargo, Crate, Hostile, Parcel, Postcard, Reader, empty
 

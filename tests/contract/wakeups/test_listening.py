@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dialects.postgresql.database import PostgreSQL
+from sa_jobqueue.dialects.postgresql import PostgreSQL
 from sa_jobqueue.wakeups import listening, watcher
 from tests.contract.wakeups.models import Parcel, add_parcels, empty
 from tests.contract.wakeups.support import SOON, Handled, elsewhere, is_watched, working

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Engine, func, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.events.channel import channel_of
+from sa_jobqueue.events.notes import channel_of
 from sa_jobqueue.model.mapping import mapping_of
 from tests.contract.wakeups.models import Hostile, Parcel, Postcard, empty
 from tests.contract.wakeups.support import (

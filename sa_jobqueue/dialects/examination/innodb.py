@@ -1,0 +1,185 @@
+"""MySQL and MariaDB: plans as a table, and the list of transactions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import Column, Connection, Executable, Select, Table, text
+from sqlalchemy.exc import DBAPIError
+
+from ...errors import UnsupportedDatabase
+from ..connections import qualified
+from ..innodb import DENIED, sees_everybody, waiting_at_most
+from . import Examination, Finding, IndexColumn, Plan, ServerIndex, Snapshot
+
+# The oldest transaction of others, in the server's own time zone. An XA transaction that was
+# prepared has no connection any more.
+_SNAPSHOT = """
+SELECT t.trx_mysql_thread_id, p.user, p.host, p.command, p.time, TIMESTAMPDIFF(
+  SECOND, t.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'))
+FROM information_schema.innodb_trx t
+LEFT JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+WHERE t.trx_mysql_thread_id <> CONNECTION_ID() ORDER BY t.trx_started LIMIT 1
+"""
+
+_SETTINGS = """
+SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'innodb_snapshot_isolation')
+"""
+
+_TIME_DIGITS = text("""
+SELECT datetime_precision FROM information_schema.columns
+WHERE table_schema = COALESCE(:schema, DATABASE())
+  AND table_name = :table AND column_name = :column
+""")
+
+
+class InnoDBExamination(Examination):
+    """The answers that MySQL and MariaDB have in common."""
+
+    poolers: ClassVar[str] = "ProxySQL or MaxScale"
+
+    def indexes(self, connection: Connection, table: Table) -> list[ServerIndex]:
+        name = qualified(connection, table).replace("%", "%%")
+        listed = connection.exec_driver_sql(f"SHOW INDEX FROM {name}").mappings().all()
+        parts: dict[str, list[Any]] = defaultdict(list)
+        for row in sorted(listed, key=lambda row: int(row["Seq_in_index"])):
+            parts[row["Key_name"]].append(row)
+        key = tuple(_column(row) for row in parts.get("PRIMARY", ()))
+        return [
+            ServerIndex(
+                name=name,
+                columns=tuple(_column(row) for row in rows),
+                implied=() if name == "PRIMARY" else key,
+                unique=not int(rows[0]["Non_unique"]),
+                ordered=rows[0]["Index_type"] == "BTREE",
+                unusable=_unusable(rows[0]),
+            )
+            for name, rows in parts.items()
+        ]
+
+    def time_digits(self, connection: Connection, column: Column[Any]) -> int | None:
+        schema = connection.schema_for_object(column.table)
+        names = {"schema": schema, "table": column.table.name, "column": column.name}
+        digits = connection.execute(_TIME_DIGITS, names).scalar()
+        return None if digits is None else int(digits)
+
+    @contextmanager
+    def favouring(
+        self, connection: Connection, statement: Executable, table: Table, index: str | None
+    ) -> Iterator[Executable]:
+        if index and isinstance(statement, Select):
+            quoted = connection.dialect.identifier_preparer.quote(index)
+            # SQLAlchemy formats the hint with %.
+            yield statement.with_hint(table, f"FORCE INDEX ({quoted})".replace("%", "%%"))
+        else:
+            yield statement
+
+    def read_plan(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+    ) -> Plan:
+        if not {"table", "key", "rows", "Extra"} <= set(rows[0] if rows else ()):
+            raise UnsupportedDatabase(f"{self.database} prints plans in a form of its own")
+        ours = [row for row in rows if row["table"] == table.name] or rows
+        return Plan(
+            indexes=frozenset(row["key"] for row in ours if row["key"]),
+            sorts=any("filesort" in (row["Extra"] or "") for row in ours),
+            rows=max(int(row["rows"] or 0) for row in ours),
+        )
+
+    # -- the server -----------------------------------------------------
+
+    def waiting_at_most(
+        self, connection: Connection, time: timedelta
+    ) -> AbstractContextManager[None]:
+        return waiting_at_most(connection, time)
+
+    def snapshot_isolation(self, level: str, strategy: str) -> Finding:
+        if strategy == "update_then_select":
+            return Finding.warning(
+                f"transactions begin as {level}: update_then_select deadlocks in it, up to 1,216 "
+                "times for 1,000 jobs, wherever anything was read or written before the claim",
+                'create_engine(.., isolation_level="READ COMMITTED"), or claim first in each '
+                "transaction: a claim that begins a transaction makes it READ COMMITTED",
+            )
+        return Finding(
+            f"transactions begin as {level}; a claim makes those that it begins READ COMMITTED"
+        )
+
+    def settings(self, connection: Connection) -> Iterator[Finding]:
+        found: dict[str, Any] = dict(map(tuple, connection.exec_driver_sql(_SETTINGS)))
+        if found.get("log_bin") == "ON" and found.get("binlog_format") == "STATEMENT":
+            yield Finding.error(
+                "binlog_format is STATEMENT: the server refuses each claim, since claims write in "
+                "READ COMMITTED (error 1665)",
+                "SET GLOBAL binlog_format = 'ROW', also in the server's file of options, and "
+                "connect anew",
+            )
+        if found.get("innodb_snapshot_isolation") == "ON":
+            yield Finding(
+                "innodb_snapshot_isolation is ON: in a REPEATABLE READ transaction that has read, "
+                "your own statements get error 1020 for rows that others have changed since; "
+                "claims and finishes do not"
+            )
+
+    def processes(self, connection: Connection) -> Iterator[Finding]:
+        if sees_everybody(connection):
+            yield Finding("connections of all users are visible")
+            return
+        user = _user(connection)
+        yield Finding.warning(
+            f"{user} does not see other users' connections: a connection_owner() that is gone "
+            "looks like a hidden one, and waits for the lease. An Owner(engine) is not affected",
+            f"GRANT PROCESS ON *.* TO {user}, or claim with Owner(engine)",
+        )
+
+    def snapshots(self, connection: Connection) -> Iterator[Snapshot | Finding]:
+        try:
+            oldest = connection.exec_driver_sql(_SNAPSHOT).first()
+        except DBAPIError as error:
+            if error.orig is None or error.orig.args[:1] == () or error.orig.args[0] not in DENIED:
+                raise
+            user = _user(connection)
+            yield Finding.unchecked(
+                f"{user} may not read information_schema.innodb_trx",
+                f"GRANT PROCESS ON *.* TO {user}",
+            )
+            return
+        if oldest is not None:
+            number, user, host, command, time, age = oldest
+            holder = f"connection {number} of {user}@{host} ({command} for {time} s)"
+            ending = f"end the transaction: KILL {number}; read long reports from a replica"
+            if not number:
+                holder, ending = (
+                    "a prepared XA transaction",
+                    "XA RECOVER, then XA COMMIT or ROLLBACK",
+                )
+            yield Snapshot(holder, timedelta(seconds=max(int(age), 0)), ending)
+
+
+class MySQLExamination(InnoDBExamination):
+    """The answers of MySQL, whose EXPLAIN may have another form by default."""
+
+    explain_words: ClassVar[str] = "EXPLAIN FORMAT=TRADITIONAL"
+
+
+def _column(row: Any) -> IndexColumn:
+    name = row["Column_name"] or row.get("Expression") or "?"
+    prefix = f"({row['Sub_part']})" if row["Sub_part"] else ""
+    return IndexColumn(f"{name}{prefix}", row["Collation"] == "D")
+
+
+def _unusable(row: Any) -> str | None:
+    if row.get("Visible", "YES") == "NO":
+        return "it is invisible to the optimizer: ALTER TABLE .. ALTER INDEX .. VISIBLE"
+    if row.get("Ignored", "NO") == "YES":
+        return "it is ignored by the optimizer: ALTER TABLE .. ALTER INDEX .. NOT IGNORED"
+    return None
+
+
+def _user(connection: Connection) -> str:
+    name, _, host = connection.exec_driver_sql("SELECT CURRENT_USER()").scalar_one().rpartition("@")
+    return f"'{name}'@'{host}'"

@@ -1,1 +1,0 @@
-"""PostgreSQL: what it can do, and how."""

@@ -1,1 +1,0 @@
-"""SQLite: what it can do, and how."""

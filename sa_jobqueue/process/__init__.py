@@ -1,1 +1,0 @@
-"""The running process: its signals, its name, and how its code waits."""

@@ -1,1 +1,0 @@
-"""What strategies are made of: the ready rows, the reads of jobs, and the mark."""

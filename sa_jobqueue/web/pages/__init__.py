@@ -1,1 +1,0 @@
-"""Pages: a file for each, with what it shows and what its buttons do."""
