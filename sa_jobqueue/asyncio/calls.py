@@ -19,9 +19,9 @@ from ..ages import duration_text
 from ..errors import ArgumentError, HandlerTimeout
 from ..process import function_name
 from ..worker import Lane
-from ..worker.awaited import is_plain
-from ..worker.calls import Calls
+from ..worker.attempts import Calls
 from ..worker.in_hand import InHand
+from ..worker.lanes import is_plain
 from ..worker.transactions import Stopped
 
 #: Where a session inside of an AsyncSession keeps that, for a transactional handler.

@@ -12,8 +12,8 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.util import greenlet_spawn
 
 from ..process import Background
+from ..worker.attempts import log_changes
 from ..worker.crew import Crew
-from ..worker.detached import log_changes
 from ..worker.in_hand import Batch, InHand
 from .calls import AwaitedCalls
 from .tasks import Background as BackgroundTask

@@ -29,8 +29,8 @@ from ..errors import ArgumentError
 from ..fence.claim import Claim
 from ..queue import JobQueue
 from ..worker import Cancel, Done, Lane, Outcome, Retry, Worker, WorkerOptions
+from ..worker.connections import what_to_give
 from ..worker.hands import Hands
-from ..worker.sessions import what_to_give
 from .calls import AwaitedCalls, SyncSessions, caught
 from .slots import AwaitedCrew
 from .tasks import Tasks

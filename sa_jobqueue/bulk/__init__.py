@@ -13,9 +13,8 @@ write a source of your own.
 
 from ..errors import BatchInDoubt, BrokenLog, InvalidState, LoadStopped, SourceChanged
 from .database_log import DatabaseLog, load_table
-from .enqueue_source import EnqueueSource
 from .file_log import FileLog
-from .insert_source import InsertSource
+from .insert_source import EnqueueSource, InsertSource
 from .log import Log
 from .manager import BulkLoad, Progress
 from .source import DivisibleSource, Metadata, Source

@@ -20,15 +20,16 @@ from ..control import (
 )
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
+from .chores import Tries
 from .hands import Hands
 from .lanes import Lane
-from .owner_name import OwnerName
+from .owner import OwnerName
 from .transactions import Transactions
-from .tries import Tries
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
+
 
 #: The longest pause between two looks at pauses and stop requests.
 LOOK_EVERY = timedelta(seconds=1)

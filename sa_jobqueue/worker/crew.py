@@ -20,20 +20,18 @@ from typing import Generic, TypeVar
 from ..ages import duration_text
 from ..errors import HandlerTimeout
 from ..process import Background, Flag, Runtime, function_name
-from .attempts import Attempts
-from .chore import Chore
-from .events import tell_lock_lost
-from .hands import Hands
-from .idle import Idle
-from .in_hand import Batch, InHand
-from .log_records import log_overdue
-from .owner_name import OwnerName
+from .attempts import Attempts, tell_lock_lost
+from .chores import Chore
+from .hands import Hands, Idle
+from .in_hand import Batch, InHand, log_overdue
+from .owner import OwnerName
 from .transactions import Stopped, cause_of
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
+
 
 #: How long to wait for handlers that were interrupted.
 INTERRUPTION = timedelta(seconds=5)

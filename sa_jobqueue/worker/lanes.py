@@ -4,16 +4,34 @@ Most workers have one lane. A worker with several queues claims from them in the
 several steps of a workflow, it claims from the later steps first: their jobs are begun already, so
 work in progress is finished before new work begins. In every fourth turn, the lanes that were
 passed over for longest come first, so a lane that never runs empty does not starve other lanes.
+
+A handler returns the outcome of its job; an exception means that the job failed::
+
+    def send(email: Email) -> Retry | Cancel | None:
+        return None if deliver(email) else Retry(timedelta(minutes=5), reason="busy")
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum, auto
 from functools import partial
+from inspect import iscoroutinefunction, isfunction, ismethod, unwrap
 from itertools import combinations
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, Executable, or_, select
 from sqlalchemy.orm import Session
@@ -21,29 +39,146 @@ from sqlalchemy.orm import Session
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
+from ..model.mapping import QueueMapping
 from ..owners.owner import Owner
 from ..process import function_name
 from ..queue import JobQueue, check_handler, turn_in_one_go
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
-from ..verbs.finish import OwnValues
-from .awaited import is_awaited
-from .outcomes import (
-    Cancel,
-    Done,
-    Failed,
-    Finished,
-    NotYet,
-    Outcome,
-    Retry,
-    branch_of,
-    check_outcome,
-    refuse_unrun,
-)
+from ..verbs.backoff import LONGEST_DELAY
+from ..verbs.finish import OwnValues, check_own_values
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a handler returns to have own columns written with the finish of its job.
+
+    Attributes:
+        values: as for :func:`sa_jobqueue.complete`, as in ``{Email.processed: True}``.
+        then: the branch that a step of a workflow takes; None: its `then`.
+    """
+
+    values: Mapping[Any, Any] = field(default_factory=dict)
+    then: str | None = None
+
+
+@dataclass(frozen=True)
+class Retry:
+    """What a handler returns to have its job tried again.
+
+    Attributes:
+        in_: the delay; None: as after a failure.
+        reason: goes to ``last_error``.
+    """
+
+    in_: timedelta | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """What a handler returns to have its job cancelled; the reason goes to ``last_error``."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The outcome of a job whose handler raised an exception.
+
+    Attributes:
+        error: the exception.
+        retry_in: the delay before the next attempt, if one remains.
+    """
+
+    error: BaseException
+    retry_in: timedelta | None = None
+
+
+#: None: the job is done, or moves to the `then` of its step; a str: the status of its branch.
+Finished: TypeAlias = "Done | str | None"
+
+Outcome: TypeAlias = "Finished | Retry | Cancel | Failed"
+
+
+class NotYet(Enum):
+    """Stands for the outcome of a job whose handler has not returned: it cannot be finished."""
+
+    NOT_YET = auto()
+
+
+NOT_YET: Final = NotYet.NOT_YET
+
+
+def refuse_unrun(returned: Any) -> None:
+    """Refuse a value that shows that the handler's work has not run.
+
+    Raises:
+        ArgumentError: the value must be awaited, or iterated over.
+    """
+    if not isinstance(returned, Awaitable | Generator | AsyncGenerator):
+        return
+    if isinstance(returned, Coroutine):
+        returned.close()  # else Python warns that it was never awaited
+    raise ArgumentError(
+        f"the handler returned {returned!r}, and its work has not run: use an AsyncWorker for an "
+        "async def handler, and do not use yield in a handler"
+    )
+
+
+def branch_of(outcome: Finished) -> str | None:
+    """Return the status of the branch that an outcome takes; None: the usual one."""
+    return outcome.then if isinstance(outcome, Done) else outcome
+
+
+def check_outcome(outcome: Done | Retry | Cancel, mapping: QueueMapping) -> None:
+    """Refuse what a handler of this class's jobs cannot return.
+
+    Raises:
+        ArgumentError: a value of `outcome` is wrong, or needs a mixin that the class lacks.
+    """
+    if isinstance(outcome, Done):
+        check_own_values(mapping, "complete", outcome.values)
+        return
+    if not isinstance(outcome.reason, str | None):
+        raise ArgumentError(f"a reason is a str, not {outcome.reason!r}")
+    if not isinstance(outcome, Retry):
+        return
+    if not mapping.has("attempts"):
+        raise ArgumentError(f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin")
+    if outcome.in_ is None:
+        return
+    if not isinstance(outcome.in_, timedelta) or not timedelta(0) <= outcome.in_ <= LONGEST_DELAY:
+        raise ArgumentError(f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}")
+
+
+def is_awaited(handler: Callable[..., Any]) -> bool:
+    """Tell whether a handler is ``async def``, or an object whose ``__call__`` is."""
+    function = _function_of(handler)
+    call = None if isinstance(function, type) else function.__call__
+    return iscoroutinefunction(function) or iscoroutinefunction(call)
+
+
+def is_plain(handler: Callable[..., Any]) -> bool:
+    """Tell whether a handler is a function that is not ``async def``.
+
+    A decorated function and a callable object are not known to be plain: both may return an
+    awaitable.
+    """
+    function = _function_of(handler)
+    return isfunction(function) and not iscoroutinefunction(unwrap(function))
+
+
+def _function_of(handler: Callable[..., Any]) -> Any:
+    """Return the function that a partial or a method finally calls."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    return handler.__func__ if ismethod(handler) else handler
+
 
 #: In one of so many turns, the lanes that were passed over for longest come first.
 FAIR_EVERY = 4

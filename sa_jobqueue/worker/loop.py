@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from datetime import timedelta
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, sessionmaker
@@ -30,23 +30,21 @@ from ..verbs.backoff import (
     delay_or_default,
 )
 from ..wakeups import Wakeups
-from .attempts import Attempts
-from .beside import chores_beside
-from .calls import Calls
-from .chore import Chore
+from .attempts import Attempts, Calls
+from .chores import REAP_EVERY, Chore, Reaper, chores_beside
+from .connections import (
+    KeptConnection,
+    check_connections,
+    check_sessions,
+    engine_of,
+    has_one_to_keep,
+    what_to_give,
+)
 from .crew import Crew
-from .hands import Hands
-from .heartbeat import Heartbeat
-from .idle import LONGEST_POLL, Idle
-from .in_hand import InHand
-from .kept_connection import KeptConnection
-from .lanes import Lane, lanes_of
-from .log_records import log_finished
-from .outcomes import Cancel, Done, Outcome, Retry
-from .owner_name import OwnerName
-from .pool import check_connections, has_one_to_keep
-from .reaper import REAP_EVERY, Reaper
-from .sessions import check_sessions, engine_of, what_to_give
+from .hands import LONGEST_POLL, Hands, Idle
+from .in_hand import InHand, log_finished
+from .lanes import Cancel, Done, Lane, Outcome, Retry, lanes_of
+from .owner import Heartbeat, OwnerName
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
 
@@ -465,3 +463,20 @@ def _checked_numbers(concurrency: int, limit: int | None) -> tuple[int, int | No
             f"limit is a number of jobs, at least concurrency ({concurrency}): {limit!r}"
         )
     return concurrency, limit
+
+
+class WorkerOptions(TypedDict, total=False):
+    """Names and types; :class:`Worker` tells what they mean, and has the defaults."""
+
+    owner: str | int | Owner | None
+    concurrency: int
+    limit: int | None
+    delete: bool | None
+    drain: bool
+    interval: timedelta
+    poll: timedelta
+    grace: timedelta
+    backoff: Backoff | None
+    max_runtime: timedelta | None
+    reap_every: timedelta | None
+    options: Sequence[Any]

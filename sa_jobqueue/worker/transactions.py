@@ -26,12 +26,12 @@ from ..dialects import (
 from ..errors import JobQueueError, LockLost
 from ..process import Flag, Runtime
 from ..sessions.transactions import run_in_transaction
-from .kept_connection import LOCK_WAIT, KeptConnection
-from .sessions import may_be_bound
+from .connections import LOCK_WAIT, KeptConnection, may_be_bound
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 R = TypeVar("R")
+
 
 Prepare = Callable[[Connection], None]
 

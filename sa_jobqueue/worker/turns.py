@@ -13,14 +13,11 @@ from sqlalchemy.orm import Session
 
 from ..errors import ClaimLost, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
-from .in_hand import Batch, Ended, InHand
-from .kept_connection import KeptConnection
+from .connections import KeptConnection
+from .in_hand import Batch, Ended, InHand, log_lost, log_unreleased
 from .lanes import Lane, LaneOrder, claims_lost_by
-from .log_records import log_lost, log_unreleased
-from .owner_name import OwnerName
-from .passed_over import PassedOver, may_come_from_a_row
-from .refusals import UNDIVIDED, RefusedFinish
-from .set_aside import SetAside
+from .owner import OwnerName
+from .refusals import UNDIVIDED, PassedOver, RefusedFinish, SetAside, may_come_from_a_row
 from .transactions import Refusals, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")

@@ -22,7 +22,7 @@ from ..verbs import finish
 from ..verbs.finish import OwnValues, with_own_values
 from ..verbs.manage import PRUNE_LIMIT
 from ..worker import Cancel, Lane, Retry
-from ..worker.outcomes import Finished
+from ..worker.lanes import Finished
 from .graph import Graph
 
 T = TypeVar("T")

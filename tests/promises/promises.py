@@ -67,12 +67,12 @@ PROMISES = (
         "Writes in the same transaction as the finish happen exactly once.",
         (
             Edit(
-                "worker/transactional.py",
+                "worker/attempts.py",
                 "if not lock_claim(writer, mapping, fence):",
                 "if not lock_claim(writer, mapping, fence) and not fence:",
             ),
             Edit(
-                "worker/transactional.py",
+                "worker/attempts.py",
                 "            raise _Raised(ArgumentError(CHANGED)) from None\n"
                 "        except DBAPIError as error:",
                 "            return\n        except DBAPIError as error:",
@@ -134,7 +134,11 @@ PROMISES = (
             ),
             NO_COUNT,
         ),
-        ("tests/contract/claim/test_concurrency.py",),
+        (
+            "tests/contract/claim/test_claim.py::"
+            "test_a_claimed_job_is_claimed_by_nobody_until_it_is_released_or_reaped",
+            "tests/contract/claim/test_concurrency.py",
+        ),
     ),
     Promise(
         "When a worker's process ends, other workers get its jobs within seconds.",

@@ -1,16 +1,24 @@
-"""The heartbeat: a thread that renews a worker's claims while their jobs are in hand.
+"""The owner of a worker's claims, and the heartbeat that renews them while jobs are in hand.
+
+A worker claims under an Owner of its own, unless it is given a name.
 
 The job of a long handler, and a job that waits behind others, keep their claims beyond the lease.
 Three times in a lease, the thread renews the claims in hand. It opens a new connection for each
 renewal, and renews by fences: the entities belong to the handlers. An AsyncWorker's heartbeat is a
 task.
+
+A renewal does not wait for locked rows: it would hold up all other claims. A transactional handler
+or the application may lock a row for long. Nobody reaps a claim whose row is locked: the lock
+replaces the lease. The claim is renewed when the row is free again.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -19,16 +27,107 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..dialects import is_refusal, is_transient
-from ..errors import ClaimLost
+from ..errors import ClaimLost, LockLost, UnsupportedDatabase
 from ..fence.token import Fence
-from ..process import THREADS, Background, Runtime
+from ..owners.owner import Owner
+from ..process import THREADS, Background, Runtime, process_name
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
-from .in_hand import InHand
-from .log_records import log_lost
-from .outcomes import NOT_YET
-from .renewal import renew_unlocked
+from .in_hand import InHand, lock_free_rows, log_lost
+from .lanes import NOT_YET
+from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
+
+
+def default_owner() -> str:
+    """Return a plain name for a worker: host, process id and a random part."""
+    return f"{process_name(40)}-{random.getrandbits(32):08x}"
+
+
+class OwnerName:
+    """The name that a worker claims under.
+
+    Attributes:
+        owner: the name, or the Owner, that claims now.
+    """
+
+    def __init__(
+        self, owner: str | int | Owner | None, *, transactions: Transactions, runtime: Runtime
+    ) -> None:
+        self.owner: str | int | Owner = default_owner() if owner is None else owner
+        self._given = owner is not None
+        self._transactions = transactions
+        self._runtime = runtime
+        self._lost = False
+
+    @contextmanager
+    def for_the_run(self) -> Iterator[None]:
+        """Hold an Owner of our own for the run, unless a name was given."""
+        if self._given:
+            yield
+            return
+        plain, owner = self.owner, Owner(self._transactions.engine, process_name(24))
+        try:
+            self._transactions.patiently(lambda: self._runtime.run_blocking(owner.open))
+        except UnsupportedDatabase as error:
+            log.warning(
+                "if this worker dies, its claims are reaped only after their lease: %s", error
+            )
+            yield
+            return
+        self.owner = owner
+        try:
+            yield
+        finally:
+            self.owner = plain
+            self._runtime.run_blocking(owner.close)
+
+    @property
+    def current(self) -> str:
+        """The name as it stands in a fence."""
+        owner = self.owner
+        if not isinstance(owner, Owner):
+            return str(owner)
+        try:
+            return owner.name
+        except LockLost as error:
+            self.note_loss(error)
+            return owner.name
+
+    def note_loss(self, error: LockLost) -> None:
+        """Note that the Owner has lost its lock; from now on the worker has another name."""
+        log.warning("%s", error)
+        self._lost = True
+
+    def was_lost(self) -> bool:
+        """Tell whether a lock was lost since the last call."""
+        lost, self._lost = self._lost, False
+        return lost
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the lock is held, as far as is known without waiting; a plain name has none."""
+        owner = self.owner
+        return not isinstance(owner, Owner) or owner.sure
+
+    def check_lock(self) -> None:
+        """Notice a lost lock, and take a new one, before a transaction begins.
+
+        A new lock needs a connection, and the pool may have no second connection for it.
+        """
+        owner = self.owner
+        if not isinstance(owner, Owner) or owner.sure:
+            return
+
+        def check() -> None:
+            try:
+                self._runtime.run_blocking(lambda: owner.name)  # reading the name checks the lock
+            except LockLost as error:
+                self.note_loss(error)
+
+        with suppress(Stopped):  # then nothing is claimed any more
+            self._transactions.patiently(check)
+
 
 #: Renewals in one lease: two of them may fail.
 BEATS_PER_LEASE = 3
@@ -199,3 +298,18 @@ def _log_failure(count: int, error: Exception) -> None:
     cause = error.orig if isinstance(error, DBAPIError) else error
     write = log.info if is_transient(error) else log.warning
     write("the renewal of %d claims failed, and is tried again: %s", count, cause)
+
+
+def renew_unlocked(
+    session: Session, fences: Sequence[Fence], renew: Callable[[Session, Sequence[Fence]], None]
+) -> None:
+    """Renew claims, but wait for no lock where the database can skip locked rows.
+
+    Raises:
+        ClaimLost: for lost claims, after all other claims were renewed.
+    """
+    unlocked, lost = lock_free_rows(session, fences)
+    if unlocked:
+        renew(session, unlocked)
+    if lost:
+        raise ClaimLost("renew", lost=lost, kept=unlocked)

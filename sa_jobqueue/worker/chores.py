@@ -1,0 +1,216 @@
+"""Chores: what the supervisor of a worker does at intervals, beside its jobs.
+
+It reaps the claims of dead owners, and expired claims. If the metadata has tables of control or of
+schedules, it loads their modules, and does their chores, too. A chore may fail: that is logged, and
+never ends the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+from sqlalchemy.orm import Session
+
+from ..dialects.connections import driver_errors
+from ..errors import MissingTable
+from ..model.keys import CONTROL, SCHEDULES, beside
+from ..queue import JobQueue
+from ..verbs.reap import Reaped
+from .hands import Hands
+from .lanes import Lane
+from .owner import OwnerName
+from .transactions import Refusals, Transactions, cause_of
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+
+class Chore(Protocol):
+    """Work that is due now and then, in the supervisor's thread.
+
+    Attributes:
+        due_at: when it is due, by time.monotonic(); infinity: never.
+    """
+
+    @property
+    def due_at(self) -> float: ...
+
+    def run(self) -> None: ...
+
+
+#: Loaded by the first call of every(): without it nobody declares schedules.
+_DECLARED = "sa_jobqueue.schedules.declared"
+
+
+@contextmanager
+def chores_beside(
+    lanes: Sequence[Lane[Any]],
+    *,
+    hands: Hands[Any],
+    transactions: Transactions,
+    owner_name: OwnerName,
+    wake: Callable[[], None],
+) -> Iterator[list[Chore]]:
+    """Give a run the chores of the tables in the metadata of its queues.
+
+    Args:
+        wake: makes the worker claim at once, unless it has an interval.
+    """
+    chores: list[Chore] = []
+    with ExitStack() as stack:
+        for tables, of_lanes in _lanes_beside(lanes, CONTROL):
+            from .control import Control
+
+            control: Control[Any] = Control(
+                tables,
+                of_lanes,
+                hands=hands,
+                transactions=transactions,
+                owner_name=owner_name,
+            )
+            chores.append(stack.enter_context(control))
+        for schedules, of_lanes in _lanes_beside(lanes, SCHEDULES):
+            from .scheduler import Scheduler
+
+            queues = [lane.queue for lane in of_lanes]
+            chores.append(Scheduler(schedules, queues, transactions=transactions, wake=wake))
+        _warn_of_missing_schedules(lanes)
+        yield chores
+
+
+def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
+    """Return the tables in the metadata of the lanes, each with its lanes; usually one."""
+    found: dict[int, tuple[Any, list[Lane[Any]]]] = {}
+    for lane in lanes:
+        known = beside(lane.queue.mapping, what)
+        if known is not None:
+            found.setdefault(id(known), (known, []))[1].append(lane)
+    return list(found.values())
+
+
+def _warn_of_missing_schedules(lanes: Sequence[Lane[Any]]) -> None:
+    registry = sys.modules.get(_DECLARED)
+    if registry is None:
+        return
+    for queue in [lane.queue for lane in lanes]:
+        if beside(queue.mapping, SCHEDULES) is None and registry.declared_for([queue]):
+            log.warning(
+                "%r declares schedules, but no worker runs them: make Schedules(metadata) with the "
+                "metadata of its table",
+                queue,
+            )
+
+
+#: The pause between two reaps of a worker, give or take a fifth.
+REAP_EVERY = timedelta(seconds=10)
+
+#: The pause before a reap that would reap our own claims.
+SOON = timedelta(seconds=1)
+
+
+class Reaper:
+    """Reap in transactions of its own.
+
+    Args:
+        queues: their claims are reaped; each job gets the `ready` status of its queue.
+        every: the pause between two reaps; None: never reap.
+        max_runtime: as for :func:`sa_jobqueue.reap`.
+        holds_lost_name: tells whether the worker holds jobs that it claimed under a name whose lock
+            was lost: a reap would reap them, too.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[JobQueue[Any]],
+        *,
+        transactions: Transactions,
+        every: timedelta | None,
+        max_runtime: timedelta | None,
+        holds_lost_name: Callable[[], bool],
+    ) -> None:
+        self._holds_lost_name = holds_lost_name
+        self._queues = queues
+        self._transactions = transactions
+        self._every = every
+        self._max_runtime = max_runtime
+        self._next = 0.0
+        self._refusals = Refusals(transactions, "a reap")
+
+    @property
+    def due_at(self) -> float:
+        """When the next reap is due, by time.monotonic()."""
+        return math.inf if self._every is None else self._next
+
+    def run(self) -> None:
+        """Reap claims, unless `every` is None, or the worker would reap its own claims."""
+        if self._every is None:
+            return
+        reaped = Reaped()
+        try:
+            if self._holds_lost_name():
+                self._next = time.monotonic() + SOON.total_seconds()
+                return
+            reaped = self._transactions.run_once(self._reap)
+        except Exception as error:
+            if not self._transactions.is_temporary(error):
+                self._refusals.note(error)
+            log.info("a reap failed; the next reap tries again: %s", cause_of(error))
+        else:
+            self._refusals.end()
+        pause = 0.0 if reaped and reaped.more else self._every.total_seconds()
+        self._next = time.monotonic() + pause * random.uniform(0.8, 1.2)
+
+    def _reap(self, session: Session) -> Reaped:
+        parts = [queue.reap(session, max_runtime=self._max_runtime) for queue in self._queues]
+        if not any(parts):  # nothing was written, so there is nothing to commit
+            session.rollback()
+        jobs = tuple(job for part in parts for job in part.jobs)
+        return Reaped(jobs, more=any(part.more for part in parts))
+
+
+class Tries:
+    """Try the parts of a chore again and again; an error is logged when it comes, not each time.
+
+    Missing tables are logged once for all parts.
+
+    Args:
+        chore: what the worker goes on without while its tables are missing, for the log.
+    """
+
+    def __init__(self, transactions: Transactions, chore: str) -> None:
+        self._transactions = transactions
+        self._chore = chore
+        self._logged: set[str] = set()  # the parts whose error was logged
+        self._lacking: set[str] = set()  # the parts that have not found their table
+
+    def run(self, part: str, work: Callable[[], object]) -> bool:
+        """Call `work`, which is named `part` in the log; tell whether it succeeded."""
+        try:
+            work()
+        except MissingTable as error:  # it says the way out; a traceback adds nothing
+            if not self._lacking:
+                log.warning("the worker goes on without %s: %s", self._chore, error)
+            self._lacking.add(part)
+            return False
+        except Exception as error:
+            self._note(part, error)
+            return False
+        self._logged.discard(part)
+        self._lacking.discard(part)
+        return True
+
+    def _note(self, part: str, error: Exception) -> None:
+        if self._transactions.is_temporary(error):
+            log.info("%s failed; the worker tries again: %s", part, cause_of(error))
+        elif part not in self._logged:
+            self._logged.add(part)
+            refused = any(driver_errors(error))
+            what = f"the database refuses {part}" if refused else f"{part} failed"
+            log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
