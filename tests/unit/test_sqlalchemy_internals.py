@@ -44,7 +44,7 @@ USES = {
     "sessions/writer.py: _is_clean",
     "sessions/writer.py: dispatch",
     "wakeups/listening.py: await_only",
-    "worker/pool.py: _max_overflow",
+    "worker/connections.py: _max_overflow",
 }
 
 #: Modules of SQLAlchemy with a page in its documentation, and names of others that have one.
