@@ -33,18 +33,18 @@ USES = {
     "cli/database.py: greenlet_spawn",
     "cli/work.py: await_only",
     "dialects/connections.py: _EventKey",
+    "dialects/connections.py: greenlet_spawn",
     "dialects/mariadb.py: _mariadb_normalized_version_info",
     "migration/runner.py: _transaction",
-    "model/mixins.py: _primary_key_argument",
     "model/columns.py: _type_affinity",
     "model/columns.py: _variant_mapping",
     "sessions/writer.py: SimpleResultMetaData",
     "sessions/writer.py: dispatch",
-    "dialects/connections.py: greenlet_spawn",
+    "model/mixins.py: _primary_key_argument",
     "sessions/show.py: _remove_newly_deleted",
     "sessions/writer.py: _is_clean",
     "wakeups/listening.py: await_only",
-    "worker/pool.py: _max_overflow",
+    "worker/connections.py: _max_overflow",
 }
 
 #: Modules of SQLAlchemy with a page in its documentation, and names of others that have one.
