@@ -163,6 +163,11 @@ class Step(Lane[T]):
         assert isinstance(self._queue, StepQueue)
         return self._queue
 
+    @property
+    def declared_queue(self) -> Any:
+        """The same queue, while the workflow may still be declared."""
+        return self._queue
+
     def outcome_of(self, returned: Any) -> Finished | Retry | Cancel:
         """Return the outcome of a job whose handler has returned something; a str is a branch.
 

@@ -172,7 +172,7 @@ class Workflow(Generic[T]):
             graph.steps.append(step)
             graph.checked = False
             if self._listeners.functions:
-                add_listener(step._queue, self._listeners, None)
+                add_listener(step.declared_queue, self._listeners, None)
             return step
 
         return declare
@@ -205,7 +205,7 @@ class Workflow(Generic[T]):
         workflow, such as :func:`sa_jobqueue.cancel`.
         """
         if not self._listeners.functions:
-            for queue in (self, *(step._queue for step in self._graph.steps)):
+            for queue in (self, *(step.declared_queue for step in self._graph.steps)):
                 add_listener(queue, self._listeners, None)
         self._listeners.functions.append(listener)
         return listener
