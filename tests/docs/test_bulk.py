@@ -12,7 +12,7 @@ from sqlalchemy import String, create_engine, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue.bulk import DivisibleSource, FileLog, LoadState, Source
-from sa_jobqueue.bulk.states import TRANSITIONS  # the page draws them
+from sa_jobqueue.bulk.log import TRANSITIONS  # the page draws them
 
 from .markdown import code_blocks, page, table
 
