@@ -7,7 +7,6 @@ heartbeat, and neither knows what it runs in. Python sets signal handlers in the
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import socket
@@ -17,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
-
-from .errors import ArgumentError
 
 
 def process_name(host_length: int) -> str:
@@ -31,39 +28,6 @@ def function_name(function: Any) -> str:
     """Return the name of a function or another callable, without its address in memory."""
     name = getattr(function, "__qualname__", None)
     return name.rpartition("<locals>.")[2] if isinstance(name, str) else repr(function)
-
-
-def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
-    """Refuse what is no function, and functions with other arguments than a worker gives.
-
-    A mistake in its arguments would otherwise cost each job all of its attempts.
-
-    Raises:
-        ArgumentError: it says what the handler is called with.
-    """
-    if not callable(handler):
-        raise ArgumentError(
-            f"a handler is a function, not {handler!r}: write @queue.handler above it, or "
-            "@queue.handler(timeout=..)"
-        )
-    try:
-        # Not what a decorator has wrapped: the decorator may add arguments of its own.
-        signature = inspect.signature(handler, follow_wrapped=False)
-    except (TypeError, ValueError):  # built-in functions may have none
-        return
-    given = ("session", "job") if transactional else ("job",)
-    try:
-        signature.bind(*given)
-    except TypeError as error:
-        way = (
-            "with transactional=True a handler gets a session and the job"
-            if transactional
-            else "a handler gets the job alone, and with transactional=True a session before it"
-        )
-        raise ArgumentError(
-            f"{function_name(handler)} takes {signature}, and a worker calls it with "
-            f"({', '.join(given)}): {error}; {way}"
-        ) from error
 
 
 R = TypeVar("R")

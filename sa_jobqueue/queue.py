@@ -19,6 +19,7 @@ A new verb is a function in ``verbs/``, its name in :data:`VERBS`, and a method 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,7 +38,7 @@ from .model.mapping import QueueMapping, mapping_of, word_of
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
 from .model.transitions import ended, retried
 from .owners.owner import Owner
-from .process import check_handler, function_name
+from .process import function_name
 from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
@@ -51,7 +52,7 @@ from .verbs.backoff import (
 )
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
-from .verbs.own_values import OwnValues
+from .verbs.finish import OwnValues
 from .verbs.reap import Reaped, reap_claims
 from .verbs.turn import turn_in_one
 
@@ -648,3 +649,36 @@ def turn_in_one_go(
         if getattr(getattr(queue, verb), "__func__", None) is not getattr(JobQueue, verb):
             return None
     return turn_in_one(queue.plan, session, finished, then=queue.then, **arguments)
+
+
+def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
+    """Refuse what is no function, and functions with other arguments than a worker gives.
+
+    A mistake in its arguments would otherwise cost each job all of its attempts.
+
+    Raises:
+        ArgumentError: it says what the handler is called with.
+    """
+    if not callable(handler):
+        raise ArgumentError(
+            f"a handler is a function, not {handler!r}: write @queue.handler above it, or "
+            "@queue.handler(timeout=..)"
+        )
+    try:
+        # Not what a decorator has wrapped: the decorator may add arguments of its own.
+        signature = inspect.signature(handler, follow_wrapped=False)
+    except (TypeError, ValueError):  # built-in functions may have none
+        return
+    given = ("session", "job") if transactional else ("job",)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        way = (
+            "with transactional=True a handler gets a session and the job"
+            if transactional
+            else "a handler gets the job alone, and with transactional=True a session before it"
+        )
+        raise ArgumentError(
+            f"{function_name(handler)} takes {signature}, and a worker calls it with "
+            f"({', '.join(given)}): {error}; {way}"
+        ) from error

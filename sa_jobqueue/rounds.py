@@ -35,19 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from sqlalchemy import (
-    ColumnElement,
-    Engine,
-    Table,
-    and_,
-    case,
-    func,
-    insert,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Engine, Table, and_, case, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from .dialects import is_integrity_error
@@ -64,6 +52,8 @@ from .owners.named_lock import named_lock
 from .sessions.show import show_expired
 from .sessions.transactions import run_with_retries
 from .sessions.writer import AnySession, Writer, writing
+
+__all__ = ["RoundProgress", "round_progress", "start_round"]
 
 log = logging.getLogger("sa_jobqueue.rounds")
 
@@ -137,7 +127,7 @@ class _Start:
     def in_transaction(self, writer: Writer) -> int:
         """Start a round in the caller's transaction; return its number."""
         writer.lock_writes(self.mapping.table)
-        number = self._take_number(writer, started_at=utc_now())
+        number = self._take_number(writer, resume=False)
         # Our round takes the rows of unfinished starts. One that is still under way then ends.
         self._mark_started(writer, *self._is_unfinished(writer))
         after: Key | None = ()
@@ -152,7 +142,7 @@ class _Start:
         """Start a round and commit each chunk, or finish an interrupted start."""
         with named_lock(engine, f"sa_jobqueue rounds of {self.mapping.table.fullname}") as lock:
             run = partial(self._run, engine)
-            number: int = run(self._take_or_resume_number)
+            number: int = run(partial(self._take_number, resume=True))
             after: Key | None = ()
             while after is not None:
                 lock.check()
@@ -173,19 +163,21 @@ class _Start:
 
     # -- the number -----------------------------------------------------
 
-    def _take_or_resume_number(self, writer: Writer) -> int:
-        found = select(func.max(self.rounds.c.round)).where(*self._is_unfinished(writer))
-        number: int | None = writer.core(found).scalar()
-        if number is None:
-            return self._take_number(writer, started_at=None)
-        log.info("%s: resuming round %d, whose start was interrupted", self.mapping, number)
-        return number
+    def _take_number(self, writer: Writer, *, resume: bool) -> int:
+        """Take the next number, or that of an interrupted start.
 
-    def _take_number(self, writer: Writer, started_at: Any) -> int:
-        """Take the next number; wait for a transaction that is taking the same number."""
-        number = writer.core(select(func.max(self.rounds.c.round))).scalar() or 0
-        taken = insert(self.rounds).values(
-            criteria=self._digest(writer), begun_at=utc_now(), started_at=started_at
+        It waits for a transaction that is taking the same number.
+        """
+        newest = select(func.max(self.rounds.c.round))
+        found = writer.core(newest.where(*self._is_unfinished(writer))).scalar() if resume else None
+        if found is not None:
+            log.info("%s: resuming round %d, whose start was interrupted", self.mapping, found)
+            return int(found)
+        number: int = writer.core(newest).scalar() or 0
+        taken = self.rounds.insert().values(
+            criteria=self._digest(writer),
+            begun_at=utc_now(),
+            started_at=None if resume else utc_now(),
         )
         while True:
             number += 1
@@ -204,7 +196,7 @@ class _Start:
         return [rounds.criteria == self._digest(writer), rounds.started_at.is_(None)]
 
     def _mark_started(self, writer: Writer, *which: ColumnElement[bool]) -> None:
-        writer.core(update(self.rounds).where(*which).values(started_at=utc_now()))
+        writer.core(self.rounds.update().where(*which).values(started_at=utc_now()))
 
     def _digest(self, writer: Writer) -> str:
         """Hash the criteria with their values; the hash is the same in each process."""

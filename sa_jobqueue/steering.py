@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
@@ -46,16 +45,6 @@ Key = tuple[Any, ...]
 
 #: How many keys a sentence names before it says "and 12 more".
 NAMED = 5
-
-#: The largest integer of a key, of 64 bits.
-MOST_INTEGER = 2**63 - 1
-
-#: The most digits before or behind the point of a decimal number of a key.
-MOST_DIGITS = 65
-
-#: A wide key, and a column of it: characters that are escaped, and others.
-_WIDE = re.compile(r"(?:\\.|[^\\])*", re.S)
-_PART = re.compile(r"((?:\\.|[^,\\])*)(?:,|$)", re.S)
 
 #: How many jobs one transaction changes.
 BATCH = 500
@@ -96,14 +85,34 @@ class Steering:
             ArgumentError: no index finds the failed jobs, and the table has more than 10,000 rows.
         """
         last: ListedJob | None = None
-        verb = partial(_retry_older, self.queue, until)
-        while page := self.run(partial(self._failed, last, until)):
-            last = page[-1]
-            yield from self.change([job.key for job in page], verb)
+
+        def page(session: Session) -> list[ListedJob]:
+            options: dict[str, Any] = {"limit": BATCH, "after": last, "until": until}
+            return list_jobs(session, self.queue, Listed.FAILED, complete=True, **options)
+
+        def retry(session: Session, jobs: list[Any]) -> list[Any]:
+            """Retry jobs, but for those that were changed after they were listed."""
+            dated = ((job, getattr(job, attributes["owner_date"])) for job in jobs)
+            older = [job for job, moment in dated if moment and as_utc(moment) <= until]
+            return self.queue.retry(session, older)
+
+        attributes = self.queue.mapping.attributes
+        while jobs := self.run(page):
+            last = jobs[-1]
+            yield from self.change([job.key for job in jobs], retry)
 
     def cancel_all(self) -> Iterator[Key]:
         """Cancel batch after batch, until no unclaimed job is left; yield the keys."""
-        while changed := self.run(lambda session: _keys(_cancel_some(session, self.queue))):
+        spec = self.queue.plan.spec
+        unclaimed = select(spec.mapping.entity).where(
+            spec.mapping.has_status(spec.ready), *spec.where
+        )
+
+        def cancel_some(session: Session) -> list[Key]:
+            some = session.scalars(unclaimed.limit(BATCH)).unique().all()
+            return _keys(self.queue.cancel(session, some))
+
+        while changed := self.run(cancel_some):
             yield from changed
 
     def release_owner(self, owner: str) -> list[Key]:
@@ -122,17 +131,6 @@ class Steering:
                 return work(session)
 
         return run_with_retries(self.engine, limited, within=limit)
-
-    def _failed(self, last: ListedJob | None, until: datetime, session: Session) -> list[ListedJob]:
-        return list_jobs(
-            session,
-            self.queue,
-            Listed.FAILED,
-            limit=BATCH,
-            after=last,
-            until=until,
-            complete=True,
-        )
 
 
 def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:
@@ -177,20 +175,6 @@ def release_jobs(queue: JobQueue[Any], owners: Mapping[str, str] | None = None) 
     return work
 
 
-def _retry_older(
-    queue: JobQueue[Any], until: datetime, session: Session, jobs: list[Any]
-) -> list[Any]:
-    """Retry jobs, but for those that were changed after they were listed."""
-    dates = ((job, getattr(job, queue.mapping.attributes["owner_date"])) for job in jobs)
-    return queue.retry(session, [job for job, date in dates if date and as_utc(date) <= until])
-
-
-def _cancel_some(session: Session, queue: JobQueue[Any]) -> list[Any]:
-    spec = queue.plan.spec
-    unclaimed = select(spec.mapping.entity).where(spec.mapping.has_status(spec.ready), *spec.where)
-    return queue.cancel(session, session.scalars(unclaimed.limit(BATCH)).unique().all())
-
-
 def _release(
     session: Session, queue: JobQueue[Any], owner: str, only: set[Key] | None = None
 ) -> list[Any]:
@@ -228,68 +212,27 @@ def key_from(mapping: QueueMapping, text: str) -> Key:
     try:
         parts = _parts(text) if len(mapping.keys) > 1 else [text]
         return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
-    except (ValueError, ArithmeticError, LookupError) as error:
+    except (ValueError, ArithmeticError, LookupError, StopIteration) as error:
         names = ",".join(column.name for column in mapping.keys)
         raise ArgumentError(f"{text!r} is no key of {mapping}, which is {names}") from error
 
 
 def _parts(text: str) -> list[str]:
-    """Divide the text of a wide key at its commas.
-
-    Raises:
-        ValueError: nothing follows a backslash.
-    """
-    if not _WIDE.fullmatch(text):
-        raise ValueError(text)
-    return [re.sub(r"\\(.)", r"\1", part, flags=re.S) for part in _PART.findall(f"{text},")[:-1]]
-
-
-def _value(column: Column[Any], text: str) -> Any:
-    kind = _type_of(column)
-    return kind[text] if issubclass(kind, Enum) else _READERS.get(kind, _text)(text)
-
-
-def _type_of(column: Column[Any]) -> type[Any]:
-    try:
-        return column.type.python_type
-    except NotImplementedError:  # a type of the user's own
-        return str
-
-
-# What no database stores is refused here: some drivers refuse to ask for it.
-
-
-def _text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError(text)
-    text.encode()  # half of a surrogate pair raises a ValueError
-    return text
-
-
-def _integer(text: str) -> int:
-    if abs(value := int(text)) > MOST_INTEGER:
-        raise ValueError(text)
-    return value
-
-
-def _decimal(text: str) -> Decimal:
-    value = Decimal(text)
-    if not value.is_finite() or abs(value.adjusted()) > MOST_DIGITS:
-        raise ValueError(text)
-    return value
-
-
-def _float(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise ValueError(text)
-    return value
+    """Divide the text of a wide key at its commas; StopIteration: nothing follows a backslash."""
+    parts, characters = [""], iter(text)
+    for each in characters:
+        if each == ",":
+            parts.append("")
+        else:
+            parts[-1] += next(characters) if each == "\\" else each
+    return parts
 
 
 _READERS: Mapping[type[Any], Callable[[str], Any]] = {
-    int: _integer,
+    int: int,
     UUID: UUID,
-    Decimal: _decimal,
-    float: _float,
+    Decimal: Decimal,
+    float: float,
     bool: {"True": True, "False": False}.__getitem__,
     date: date.fromisoformat,
     datetime: datetime.fromisoformat,
@@ -297,18 +240,38 @@ _READERS: Mapping[type[Any], Callable[[str], Any]] = {
     bytes: bytes.fromhex,
 }
 
+#: What no number of a key reaches: some drivers refuse to ask for what no database stores.
+_ENDS: Mapping[type[Any], float] = {int: 2**63, Decimal: 10**65, float: math.inf}
+
+
+def _value(column: Column[Any], text: str) -> Any:
+    try:
+        kind = column.type.python_type
+    except NotImplementedError:  # a type of the user's own
+        kind = str
+    text.encode()  # half of a surrogate pair raises a ValueError
+    if "\0" in text:
+        raise ValueError(text)
+    if issubclass(kind, Enum):
+        return kind[text]
+    value = _READERS.get(kind, str)(text)
+    if kind in _ENDS and not abs(value) < _ENDS[kind]:  # also what is no number
+        raise ValueError(text)
+    return value
+
 
 def jobs_of_keys(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> list[Any]:
     """Return the jobs of a queue that have these keys."""
-    mapping = queue.mapping
-    named = select(mapping.entity).where(
-        key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where
+    return [job for (job,) in _rows(session, queue, keys, queue.mapping.entity)]
+
+
+def _rows(session: Session, queue: JobQueue[Any], keys: Iterable[Key], *what: Any) -> Iterator[Any]:
+    """Select something of the jobs of a queue that have these keys."""
+    named = select(*what).where(
+        key_is_in(queue.mapping, "sa_jobqueue_keys"), *queue.plan.spec.where
     )
-    return [
-        job
-        for batch in key_batches(keys)
-        for job in session.scalars(named, {"sa_jobqueue_keys": key_values(batch)}).unique()
-    ]
+    for batch in key_batches(list(keys)):
+        yield from session.execute(named, {"sa_jobqueue_keys": key_values(batch)}).unique()
 
 
 @dataclass(frozen=True)
@@ -328,16 +291,13 @@ def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> di
     """Return the state of each job of a queue that has one of these keys, by the key as given."""
     mapping, given = queue.mapping, {key_text(key): key for key in keys}
     columns = (*mapping.key_attributes, mapping.status_word, mapping.attribute("owner"))
-    named = select(*columns).where(key_is_in(mapping, "sa_jobqueue_keys"), *queue.plan.spec.where)
+    claimed = queue.plan.spec.in_progress
     return {
-        given.get(key_text(tuple(key)), tuple(key)): _state(queue, status, owner)
-        for batch in key_batches(keys)
-        for *key, status, owner in session.execute(named, {"sa_jobqueue_keys": key_values(batch)})
+        given.get(key_text(tuple(key)), tuple(key)): JobState(
+            status, owner if status in claimed else None
+        )
+        for *key, status, owner in _rows(session, queue, keys, *columns)
     }
-
-
-def _state(queue: JobQueue[Any], status: str, owner: str | None) -> JobState:
-    return JobState(status, owner if status in queue.plan.spec.in_progress else None)
 
 
 def keys_without(keys: Iterable[Key], others: Iterable[Key]) -> list[Key]:

@@ -11,13 +11,13 @@ Limits: a function that returns rows has to yield the same rows in the same orde
 the load goes on. A rollback does not undo what the server does by itself: sequences,
 triggers, rows of other tables.
 
-Jobs are claimable as soon as they are inserted, or all at the end::
+::
 
-    EnqueueSource(engine, Email, rows, visible="at the end")
+    EnqueueSource(engine, Email, rows, visible="at the end")    # jobs
 
 Until the end their status is ``loading``, which no claim looks for.
 
-Limits: workers that delete finished jobs may delete all jobs of a batch before a killed load
+Limit of jobs: workers that delete finished jobs may delete all jobs of a batch before a killed load
 goes on. With a FileLog, the load then inserts a batch in doubt again. A DatabaseLog leaves no
 batch in doubt.
 """
@@ -57,6 +57,10 @@ BATCH_SIZE = 5_000
 
 Row = Mapping[str, Any]
 OnExisting = Literal["error", "keep"]
+Visible = Literal["as inserted", "at the end"]
+
+#: The status of a job until its load is complete.
+LOADING = "loading"
 
 
 class InsertSource(Source[RowBatch]):
@@ -215,82 +219,6 @@ class InsertSource(Source[RowBatch]):
             yield RowWriter(self.destination, connection, keep=keep, defaults=defaults)
 
 
-class _Rows:
-    """Rows that are read forwards, and again from the beginning where that is possible.
-
-    Attributes:
-        total: how many there are; None: nobody knows.
-        position: the index of the row that is read next.
-    """
-
-    def __init__(self, given: Any) -> None:
-        iterable = isinstance(given, Iterable | AsyncIterable)
-        if not callable(given) and (not iterable or isinstance(given, Mapping | str | bytes)):
-            raise ArgumentError(
-                "rows are an iterable of mappings, or a function that returns such an iterable; "
-                f"a function can read a file. This is {given!r}"
-            )
-        self.total = len(given) if isinstance(given, Sized) else None
-        self.position = 0
-        self._given: Any = given
-        self._reading: Iterator[Row] | None = None
-        self._has_begun = False
-
-    def take(self, index: int, count: int) -> list[Row]:
-        """Return up to `count` rows from an index on."""
-        reading, self._reading = self._reading, None  # after an error nothing goes on
-        if reading is None or index < self.position:
-            reading = self._begin(index)
-        for _ in islice(reading, index - self.position):
-            self.position += 1
-        rows = list(islice(reading, count))
-        self.position += len(rows)
-        self._reading = reading
-        return rows
-
-    def _begin(self, index: int) -> Iterator[Row]:
-        if self._has_begun and isinstance(self._given, Iterator | AsyncIterator):
-            raise SourceChanged(
-                f"row {index} is needed again, but this iterator has yielded {self.position} rows "
-                "already: give a list, or a function that returns a new iterator"
-            )
-        self.position, self._has_begun = 0, True
-        given: Any = self._given() if callable(self._given) else self._given
-        return sync_iterator(given)
-
-
-def check_option(name: str, given: Any, allowed: Any) -> None:
-    """Refuse a word that an option does not have.
-
-    Raises:
-        ArgumentError: the message has the allowed words.
-    """
-    if given not in allowed:
-        raise ArgumentError(f"{name} is one of {', '.join(allowed)}, not {given!r}")
-
-
-def _fingerprint(rows: list[Row]) -> int:
-    """Return a checksum of the first and the last row, to notice rows that have moved.
-
-    A checksum of all rows would cost as much as their insert.
-    """
-    values = [
-        (name, repr(value) if isinstance(value, _PLAIN) else type(value).__name__)
-        for row in (*rows[:1], *rows[-1:])
-        for name, value in sorted(row.items())
-    ]
-    return crc32(repr(values).encode("utf-8", "surrogatepass"))
-
-
-_PLAIN = (str, int, float, bytes, type(None))
-
-
-Visible = Literal["as inserted", "at the end"]
-
-#: The status of a job until its load is complete.
-LOADING = "loading"
-
-
 class EnqueueSource(InsertSource):
     """Insert unclaimed jobs, batch by batch.
 
@@ -377,3 +305,73 @@ class EnqueueSource(InsertSource):
                         self.destination.execute_by_key(connection, change, keys, batch.keys)
             with transaction(connection):
                 database.told_of_rows(connection, table, rows)
+
+
+class _Rows:
+    """Rows that are read forwards, and again from the beginning where that is possible.
+
+    Attributes:
+        total: how many there are; None: nobody knows.
+        position: the index of the row that is read next.
+    """
+
+    def __init__(self, given: Any) -> None:
+        iterable = isinstance(given, Iterable | AsyncIterable)
+        if not callable(given) and (not iterable or isinstance(given, Mapping | str | bytes)):
+            raise ArgumentError(
+                "rows are an iterable of mappings, or a function that returns such an iterable; "
+                f"a function can read a file. This is {given!r}"
+            )
+        self.total = len(given) if isinstance(given, Sized) else None
+        self.position = 0
+        self._given: Any = given
+        self._reading: Iterator[Row] | None = None
+        self._has_begun = False
+
+    def take(self, index: int, count: int) -> list[Row]:
+        """Return up to `count` rows from an index on."""
+        reading, self._reading = self._reading, None  # after an error nothing goes on
+        if reading is None or index < self.position:
+            reading = self._begin(index)
+        for _ in islice(reading, index - self.position):
+            self.position += 1
+        rows = list(islice(reading, count))
+        self.position += len(rows)
+        self._reading = reading
+        return rows
+
+    def _begin(self, index: int) -> Iterator[Row]:
+        if self._has_begun and isinstance(self._given, Iterator | AsyncIterator):
+            raise SourceChanged(
+                f"row {index} is needed again, but this iterator has yielded {self.position} rows "
+                "already: give a list, or a function that returns a new iterator"
+            )
+        self.position, self._has_begun = 0, True
+        given: Any = self._given() if callable(self._given) else self._given
+        return sync_iterator(given)
+
+
+def check_option(name: str, given: Any, allowed: Any) -> None:
+    """Refuse a word that an option does not have.
+
+    Raises:
+        ArgumentError: the message has the allowed words.
+    """
+    if given not in allowed:
+        raise ArgumentError(f"{name} is one of {', '.join(allowed)}, not {given!r}")
+
+
+def _fingerprint(rows: list[Row]) -> int:
+    """Return a checksum of the first and the last row, to notice rows that have moved.
+
+    A checksum of all rows would cost as much as their insert.
+    """
+    values = [
+        (name, repr(value) if isinstance(value, _PLAIN) else type(value).__name__)
+        for row in (*rows[:1], *rows[-1:])
+        for name, value in sorted(row.items())
+    ]
+    return crc32(repr(values).encode("utf-8", "surrogatepass"))
+
+
+_PLAIN = (str, int, float, bytes, type(None))

@@ -21,15 +21,12 @@ import click
 from ..version import __version__
 from .change_jobs import cancel, prune, reap, release, reprioritize, request_stop, retry
 from .command import Commands
-from .control import pause, resume, workers
+from .control import pause, resume, schedules, workers
 from .demo import demo
-from .doctor import doctor
+from .examine import doctor, sql
 from .load import load
-from .metrics import metrics
-from .schedules import schedules
 from .see import failed, status, top
-from .sql import sql
-from .web import web
+from .serve import metrics, web
 from .work import work
 
 __all__ = ["cli"]

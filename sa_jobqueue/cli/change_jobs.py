@@ -21,7 +21,18 @@ from ..queue import JobQueue
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, release_jobs
 from ..verbs.manage import PRUNE_LIMIT
 from ..verbs.reap import ReapedJob
-from .command import Option, Place, ask, command, flag, json_option, seconds, text, yes_option
+from .command import (
+    Option,
+    Place,
+    ask,
+    command,
+    flag,
+    json_option,
+    number,
+    seconds,
+    text,
+    yes_option,
+)
 from .printing import jobs_text, print_json, printable
 
 
@@ -143,15 +154,10 @@ def release(change: Change, owner: str | None) -> None:
         change.of_all(what, lambda: change.steering.release_owner(str(owner)))
 
 
-@change_command(
-    text(
-        "--priority",
-        "The new priority. The smallest is claimed first.",
-        "N",
-        required=True,
-        type=click.IntRange(-(2**15), 2**15 - 1),
-    )
-)
+PRIORITY = "The new priority. The smallest is claimed first."
+
+
+@change_command(number("--priority", PRIORITY, least=-(2**15), most=2**15 - 1, required=True))
 def reprioritize(change: Change, priority: int) -> None:
     """Change the priority of unclaimed jobs."""
     change.of_keys(

@@ -156,9 +156,9 @@ def text(name: str, says: str, metavar: str = "NAME", **options: Any) -> Option:
     return click.option(name, metavar=metavar, help=says, **options)
 
 
-def number(name: str, says: str, *, most: int = 2**31 - 1, **options: Any) -> Option:
-    """Make an option with a number from 1 to what every database takes as a limit."""
-    return text(name, says, "N", type=click.IntRange(1, most), **options)
+def number(name: str, says: str, *, least: int = 1, most: int = 2**31 - 1, **more: Any) -> Option:
+    """Make an option with a number, by default from 1 to what every database takes as a limit."""
+    return text(name, says, "N", type=click.IntRange(least, most), **more)
 
 
 def seconds(name: str, says: str, *, zero: bool = False, **options: Any) -> Option:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -49,8 +49,10 @@ def load(source: str, folder: Path, verb: str | None, database: Database) -> Non
     progress of a load.
     """
     log = FileLog(folder)
-    with _file_errors():
+    try:
         before = status_of(log)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
     if source == "status":
         if not folder.exists():
             raise click.ClickException(f"there is no log in {folder}: no such folder")
@@ -77,15 +79,6 @@ def load(source: str, folder: Path, verb: str | None, database: Database) -> Non
         run(found())
 
 
-@contextmanager
-def _file_errors() -> Iterator[None]:
-    """Turn an error of the file system into click's; it names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise click.ClickException(str(error)) from error
-
-
 def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
     """Call run, restore, rollback or clean.
 
@@ -93,17 +86,16 @@ def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
         ClickException: the load ended early; says why, and how to go on.
     """
     try:
-        with _file_errors():
-            getattr(bulk_load, verb)()
+        getattr(bulk_load, verb)()
     except (LockTimeout, InvalidState, BrokenLog):
         raise  # their messages name the way out
-    except (SQLAlchemyError, click.ClickException) as error:
+    except (SQLAlchemyError, OSError) as error:  # an OSError's text names the file
         progress = bulk_load.status()
-        if progress.state is not LoadState.BLOCKED:
-            raise
-        reason = error.message if isinstance(error, click.ClickException) else in_one_line(error)
-        reason = "stopped" if isinstance(error, LoadStopped) else reason.rstrip(".")
-        raise click.ClickException(f"{reason}. {progress}; {WAYS_ON}") from error
+        reason = str(error) if isinstance(error, OSError) else in_one_line(error)
+        if progress.state is LoadState.BLOCKED:
+            reason = "stopped" if isinstance(error, LoadStopped) else reason.rstrip(".")
+            reason = f"{reason}. {progress}; {WAYS_ON}"
+        raise click.ClickException(reason) from error
 
 
 def _refuse(state: LoadState, verb: str | None, folder: Path) -> None:
@@ -124,14 +116,8 @@ def _refuse(state: LoadState, verb: str | None, folder: Path) -> None:
 @contextmanager
 def _progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
     """Show a bar of batches, which starts with the batches that are in already."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("batches"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    text, count = "{task.description}", "{task.completed}/{task.total} batches"
+    with Bar(text, BarColumn(), count, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task("")
 
         def update(now: Progress) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-LEVELS = ("debug", "info", "warning", "error")
+from .command import flag
 
 #: What is logged where neither the user nor the application says.
 DEFAULT_LEVEL = "info"
@@ -28,13 +28,11 @@ def log_options(command: Any) -> Any:
     """Add ``--log-level`` and ``--log-json``; the command gives both to :func:`set_up_logging`."""
     level = click.option(
         "--log-level",
-        type=click.Choice(LEVELS, case_sensitive=False),
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
         help="The lowest level of records that go to stderr.  [default: as the application's own "
         f"logging says, else {DEFAULT_LEVEL}]",
     )
-    as_json = click.option(
-        "--log-json", is_flag=True, help="Log a JSON object for each record, in a line of its own."
-    )
+    as_json = flag("--log-json", "Log a JSON object for each record, in a line of its own.")
     return level(as_json(command))
 
 
@@ -42,15 +40,14 @@ def set_up_logging(level: str | None, *, as_json: bool) -> None:
     """Send log records to the error output.
 
     Args:
-        level: one of LEVELS; None: leave the application's own logging as it is, if there is one.
+        level: the name of one; None: leave the application's own logging as it is, if there is one.
     """
     set_up = logging.root.handlers or logging.getLogger("sa_jobqueue").handlers
     if set_up and level is None and not as_json:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
-    logging.root.handlers = [handler]
-    logging.root.setLevel((level or DEFAULT_LEVEL).upper())
+    logging.basicConfig(level=(level or DEFAULT_LEVEL).upper(), handlers=[handler], force=True)
 
 
 class JsonLines(logging.Formatter):
@@ -70,16 +67,8 @@ class JsonLines(logging.Formatter):
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         extra = {
-            f"{name}_" if name in line else name: _in_json(value)
+            f"{name}_" if name in line else name: value
             for name, value in vars(record).items()
             if name not in _USUAL
         }
-        return json.dumps({**extra, **line})
-
-
-def _in_json(value: Any) -> Any:
-    """Return a value of an extra field as JSON has it, else as text: no record is lost for it."""
-    try:
-        return json.loads(json.dumps(value, default=str, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):  # such as a NaN, or a tuple as a key
-        return repr(value)
+        return json.dumps({**extra, **line}, default=str, skipkeys=True)

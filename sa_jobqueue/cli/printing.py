@@ -21,17 +21,18 @@ def printable(text: object) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in str(text))
 
 
-def harmless(text: object) -> str:
-    """Write a stranger's text so that neither rich nor the terminal obeys it."""
-    return escape(printable(text))
-
-
 def print_table(*columns: str | Column, rows: Iterable[Iterable[object]]) -> None:
-    """Print rows, whose texts may be a stranger's."""
+    """Print rows, whose texts may be a stranger's; times are of UTC, and None is a dash."""
     table = Table(*columns)
     for row in rows:
-        table.add_row(*map(harmless, row))
+        table.add_row(*(escape(_cell(value)) for value in row))
     Console().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None or isinstance(value, datetime):
+        return time_text(value)
+    return f"{value:,}" if isinstance(value, int) else printable(value)
 
 
 def right(name: str) -> Column:
@@ -45,13 +46,8 @@ def time_text(value: datetime | None) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print JSON for a program or a person."""
-    click.echo(json_text(value, indent=2))
-
-
-def json_text(value: object, *, indent: int | None = None) -> str:
-    """Write JSON: times in ISO 8601, durations in seconds, and what JSON does not have as text."""
-    return json.dumps(value, indent=indent, default=_plain)
+    """Print JSON: times in ISO 8601, durations in seconds, and what JSON does not have as text."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
 
 
 def _plain(value: Any) -> object:

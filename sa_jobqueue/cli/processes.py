@@ -27,7 +27,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from ..process import first_signal_stops
+from ..process import THREADS, first_signal_stops
 
 log = logging.getLogger("sa_jobqueue.cli")
 
@@ -147,12 +147,6 @@ class Post:
         self.start_at = time.monotonic() + pause
         return pause
 
-    def kill(self) -> None:
-        """Kill the child, if there is one."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.join()
-
 
 class Supervisor:
     """Start children, replace those that die, and end them.
@@ -171,7 +165,8 @@ class Supervisor:
         self._drain = drain
         self._patience = grace.total_seconds() + LAST_SECONDS
         self._posts = [Post(number) for number in range(1, processes + 1)]
-        self._has_worked = self._ending = self._asked = False
+        self._has_worked = self._ending = False
+        self._asked = THREADS.flag()
         self._kill_at = math.inf
         self._exit_code = 0
 
@@ -183,22 +178,20 @@ class Supervisor:
             OSError: no first child could be started.
         """
         try:
-            with first_signal_stops(self._ask):
+            with first_signal_stops(self._asked.set):
                 while self._posts:
                     self._look()
                     time.sleep(LOOK_EVERY)
-        except BaseException:
+        finally:
             for post in self._posts:
-                post.kill()
-            raise
+                if post.process is not None:
+                    post.process.kill()
+                    post.process.join()
         return self._exit_code
-
-    def _ask(self) -> None:
-        self._asked = True
 
     def _look(self) -> None:
         """Start children that are due, note what became of the others, and end them in time."""
-        if self._asked and not self._ending:
+        if self._asked.is_set() and not self._ending:
             log.info("stopping the workers")
             self._end()
         for post in tuple(self._posts):
@@ -210,8 +203,6 @@ class Supervisor:
                 self._fill(post)
             if not self._has_worked and not self._ending:
                 return  # the others wait for the first
-        if time.monotonic() >= self._kill_at:
-            self._kill_the_late()
 
     def _fill(self, post: Post) -> None:
         """Start a child; if the system cannot start a process now, try again later."""
@@ -224,10 +215,17 @@ class Supervisor:
             log.error(told, post.number, post.pause_after(0.0), error)
 
     def _look_at(self, post: Post, process: SpawnProcess) -> None:
+        """Replace a child that has ended, or end with it; kill it if it is late."""
         code = process.exitcode  # before we listen: then nothing more is said
         if not self._ending:
             self._has_worked = post.works() or self._has_worked
+        name = f"worker {post.number} (process {process.pid})"
         if code is None:
+            if time.monotonic() >= self._kill_at:
+                asked = f"has not ended {self._patience:g} s after it was asked to"
+                log.error("%s %s, and is killed; a reap returns its jobs to the queue", name, asked)
+                process.kill()
+                process.join()
             return
         post.process = None
         if self._ending or not self._has_worked:
@@ -235,13 +233,11 @@ class Supervisor:
             self._end()
         elif not (self._drain and code == 0):
             pause = post.pause_after(time.monotonic() - post.began)
-            log.warning(
-                "worker %d (process %s) has ended with %s, and is replaced%s",
-                post.number,
-                process.pid,
-                f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})",
-                f" in {pause:g} s" if pause else "",
+            how = (
+                f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
             )
+            wait = f" in {pause:g} s" if pause else ""
+            log.warning("%s has ended with %s, and is replaced%s", name, how, wait)
             return
         self._posts.remove(post)
 
@@ -253,16 +249,3 @@ class Supervisor:
             for post in self._posts:
                 if post.pipe is not None:
                     post.pipe.close()
-
-    def _kill_the_late(self) -> None:
-        """Kill the children that do not end; other workers reap their claims."""
-        for post in self._posts:
-            if post.process is not None and post.process.exitcode is None:
-                log.error(
-                    "worker %d (process %s) has not ended %g s after it was asked to, and is "
-                    "killed; a reap returns its jobs to the queue",
-                    post.number,
-                    post.process.pid,
-                    self._patience,
-                )
-                post.kill()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count as counted
 from typing import Any
 
 import click
@@ -21,11 +20,11 @@ from ..counts import Listed, ListedJob, QueueStats, list_jobs, overview, why_inc
 from ..model.columns import first_line
 from ..model.keys import queue_name
 from ..owners.alive import OwnerState
-from ..process import THREADS, Flag, first_signal_stops
+from ..process import THREADS, first_signal_stops
 from ..steering import key_text
 from .command import Place, command, json_option, number, seconds
 from .database import shown_url
-from .printing import in_one_line, json_text, print_json, print_table, printable, right, time_text
+from .printing import in_one_line, print_json, print_table, printable, right, time_text
 
 #: What queues hold, by their targets.
 Seen = dict[str, QueueStats]
@@ -45,35 +44,27 @@ def status(at: Place, as_json: bool) -> None:
     (target, queue), *others = at.queues.items()
     if not others and target in at.targets:
         counts = at.read(queue.count_by_status)
-        rows = ((word, f"{count:,}") for word, count in counts.items())
-        print_table("status", right("jobs"), rows=rows)
+        print_table("status", right("jobs"), rows=counts.items())
     Console().print(_overview_table(seen))
     for each in seen.values():
         if each.paused is not None:
             click.echo(pause_text(each.name, each.paused))
 
 
-@command(
-    seconds("--every", "The time between refreshes.", default=2.0),
-    number("--count", "End after N refreshes."),
-)
-def top(at: Place, every: timedelta, count: int | None) -> None:
-    """Watch queues in the terminal until Ctrl-C.
-
-    If the output is not a terminal, the command prints a line of JSON for each refresh.
-    """
-    console, stop = Console(), THREADS.flag()
-    refreshes = _look_again(at, stop, every, count)
-    with first_signal_stops(stop.set):
-        if console.is_terminal:
-            _show_live(refreshes, console, shown_url(at.engine))
-            return
-        for seen in refreshes:
-            if isinstance(seen, OperationalError):
-                line: dict[str, Any] = {"error": in_one_line(seen)}
-            else:
-                line = {"queues": [_data(*named) for named in seen.items()]}
-            click.echo(json_text({"at": datetime.now(UTC), **line}))
+@command(seconds("--every", "The time between refreshes.", default=2.0))
+def top(at: Place, every: timedelta) -> None:
+    """Watch queues in the terminal until Ctrl-C."""
+    seen: Seen = {}
+    where, stop = shown_url(at.engine), THREADS.flag()
+    with first_signal_stops(stop.set), Live(auto_refresh=False) as live:
+        while True:
+            try:
+                seen, problem = _look(at), None
+            except OperationalError as error:  # a server that is away is asked again
+                problem = error
+            live.update(picture(seen, where, problem), refresh=True)
+            if stop.wait(every.total_seconds()):
+                return
 
 
 @command(number("--limit", "List at most N jobs.", default=20), json_option)
@@ -96,10 +87,7 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
         print_json([dict(zip(names, each, strict=True)) for each in values])
         return
     rows = (
-        (
-            *(name, key_text(job.key), "-" if job.attempts is None else f"{job.attempts:,}"),
-            *(time_text(job.owner_date), first_line(job.last_error)),
-        )
+        (name, key_text(job.key), job.attempts, job.owner_date, first_line(job.last_error))
         for name, job in found
     )
     print_table("queue", "key", right("attempts"), "failed at (UTC)", "error", rows=rows)
@@ -107,29 +95,6 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
 
 def _look(at: Place) -> Seen:
     return dict(zip(at.queues, at.read(partial(overview, queues=at.queues.values())), strict=True))
-
-
-def _look_again(
-    at: Place, stop: Flag, every: timedelta, count: int | None
-) -> Iterator[Seen | OperationalError]:
-    """Read the queues again and again; a server that is away is asked again."""
-    for turn in counted(1):
-        try:
-            yield _look(at)
-        except OperationalError as error:
-            yield error
-        if turn == count or stop.wait(every.total_seconds()):
-            return
-
-
-def _show_live(refreshes: Iterator[Seen | OperationalError], console: Console, where: str) -> None:
-    """Draw the queues on the terminal's screen, and leave the last picture there."""
-    known: Seen = {}
-    with Live(console=console, auto_refresh=False) as live:
-        for seen in refreshes:
-            error = seen if isinstance(seen, OperationalError) else None
-            known = known if isinstance(seen, OperationalError) else seen
-            live.update(picture(known, where, error), refresh=True)
 
 
 def picture(
@@ -146,10 +111,8 @@ def picture(
 
 def _data(target: str, seen: QueueStats) -> dict[str, Any]:
     """Return a queue as JSON has it: null where nobody knows."""
-    workers = None
-    if seen.workers is not None:
-        states = [worker.state for worker in seen.workers]
-        workers = {state.name.lower(): states.count(state) for state in OwnerState}
+    states = [worker.state for worker in seen.workers or ()]
+    workers = {state.name.lower(): states.count(state) for state in OwnerState}
     return {
         "target": target,
         "queue": seen.name,
@@ -161,7 +124,7 @@ def _data(target: str, seen: QueueStats) -> dict[str, Any]:
         "cancelled": seen.cancelled,
         "finished_per_second": seen.rate,
         "paused": seen.paused,
-        "workers": workers,
+        "workers": None if seen.workers is None else workers,
     }
 
 

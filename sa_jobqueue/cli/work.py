@@ -142,12 +142,10 @@ def _run_worker(
                 f"and {engine.url.drivername} is {'' if is_async else 'not '}for asyncio: name "
                 f"a driver of the other kind, {ASYNC_DRIVERS} for async def; two commands run both"
             )
-    kind: Any = Worker
     if is_async:
         from ..asyncio import AsyncWorker  # it needs greenlet
 
-        kind = AsyncWorker
-    worker = kind(source, list(lanes.values()), **options)
+    worker: Any = (AsyncWorker if is_async else Worker)(source, list(lanes.values()), **options)
     stopped: list[float] = []
 
     def stop() -> None:

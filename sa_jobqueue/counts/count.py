@@ -11,7 +11,7 @@ tables and indexes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -122,7 +122,7 @@ def read_waiting(
     spec: ClaimSpec, writer: Writer
 ) -> tuple[Count, timedelta | None, datetime | None]:
     """Count the due jobs, level after level; read since when one is due, and when the next is."""
-    levels = list(islice(each_level(ReadyRows(spec, writer.database), writer), LEVELS + 1))
+    levels = list(islice(ReadyRows(spec, writer.database).levels.each(writer), LEVELS + 1))
     found, oldest, coming = 0, list[timedelta](), list[datetime]()
     for level in levels[:LEVELS]:
         left = {"sa_jobqueue_limit": max(MOST + 1 - found, 0)}
@@ -133,11 +133,6 @@ def read_waiting(
         coming += [] if next_due is None else [as_utc(next_due)]
     due = Count.up_to(MOST, found, more=len(levels) > LEVELS)
     return due, max(oldest, default=None), min(coming, default=None)
-
-
-def each_level(ready: ReadyRows, writer: Writer) -> Iterator[dict[str, Any]]:
-    """Yield the levels of a queue; one without parameters where it has none."""
-    return ready.levels.each(writer) if ready.spec.levels else iter([{}])
 
 
 @built_once

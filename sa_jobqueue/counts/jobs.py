@@ -25,7 +25,7 @@ from ..model.status import CANCELLED, FAILED, JobStatus
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
-from .count import LEVELS, Count, Counted, count_rows, each_level, has_newest, indexes_of
+from .count import LEVELS, Count, Counted, count_rows, has_newest, indexes_of
 
 #: Without an index, failed jobs are looked for among so many rows, those with the largest keys.
 LOOK = 10_000
@@ -262,7 +262,7 @@ def _in_claim_order(
     within = [role for role in mapping.order_roles if role not in spec.levels]
     order = [*map(mapping.attribute, within), *mapping.key_attributes]
     rows: list[Row[Any]] = []
-    for level in islice(each_level(ready, writer), LEVELS):
+    for level in islice(ready.levels.each(writer), LEVELS):
         page = found
         if after is not None:
             begin = tuple(getattr(after, role) for role in spec.levels)

@@ -32,7 +32,7 @@ from ..sessions.built_once import built_once
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
-from .count import Counted, each_level
+from .count import Counted
 from .stats import finish_rate, has_rate, no_rate
 
 #: How often to look again for a job that others move meanwhile. In practice once or twice.
@@ -160,7 +160,7 @@ class _Counter:
         whether they are due or not. Rows that come in during the walk, at a priority that no row
         had, count as if they came in a moment later.
         """
-        levels = (tuple(level.values()) for level in each_level(self.ready, writer))
+        levels = (tuple(level.values()) for level in self.ready.levels.each(writer))
         sooner = list(takewhile(lambda level: level < own, levels))
         found: dict[str, Any] = {}
         for n, (role, value) in enumerate(zip(self.spec.levels, own, strict=True)):

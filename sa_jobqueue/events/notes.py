@@ -85,7 +85,8 @@ def _called(
     heard_by = [listener for listener in mapping.listeners if listener.hears(event.name)]
     if not heard_by:
         return None
-    event, number = replace(event, queue=calling_queue()), _next_number()
+    event = replace(event, queue=calling_queue())
+    number = f"{_process}-{os.getpid()}-{next(_numbers)}"  # a forked process has our `_process`
     for listener in heard_by:
         if isinstance(listener.told, Recorder):
             listener.told.noted(event, number, writer)
@@ -95,10 +96,6 @@ def _called(
             _call(listener, event, number, end)
 
     return ended
-
-
-def _next_number() -> str:
-    return f"{_process}-{os.getpid()}-{next(_numbers)}"  # a forked process has our `_process`
 
 
 def _call(listener: Listener, event: Event, number: str, end: TransactionEnd) -> None:

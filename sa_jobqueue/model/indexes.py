@@ -383,7 +383,9 @@ def compared(where: Iterable[Any], how: Collection[Any]) -> Iterator[ColumnEleme
     """
     seen: list[ColumnElement[Any]] = []
     for criterion in _each_criterion(where):
-        if getattr(criterion, "operator", None) not in how or not _is_constant(criterion):
+        if getattr(criterion, "operator", None) not in how:
+            continue
+        if _tables(criterion.left) & _tables(criterion.right):  # the right side is no constant
             continue
         if not _is_among(criterion.left, seen):
             seen.append(criterion.left)
@@ -397,11 +399,6 @@ def _each_criterion(where: Iterable[Any]) -> Iterator[Any]:
             yield from _each_criterion(criterion.clauses)
         elif not isinstance(criterion, True_):
             yield criterion
-
-
-def _is_constant(criterion: Any) -> bool:
-    """Tell whether the right side of a comparison has no column of the left side's table."""
-    return not (_tables(criterion.left) & _tables(criterion.right))
 
 
 def _tables(element: Any) -> set[str]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection
 
 from ..dialects import Database, database_of
-from ..dialects.capabilities import IDENTITY_LENGTH, OwnerState, Process, Server
+from ..dialects.capabilities import IDENTITY_LENGTH, OwnerState, Process
 from ..model.columns import OWNER_LENGTH
 from ..sessions.writer import AnySession, session_of
 
@@ -80,14 +80,11 @@ def owner_states(connection: Connection, names: Iterable[str]) -> dict[str, Owne
         return states
     here = {name: parts for name, parts in parsed.items() if parts["identity"] == server.identity}
     known = _states_here(database, connection, here)
-    if OwnerState.DEAD in known.values() and not _knows_death(database, connection, server):
+    if OwnerState.DEAD in known.values() and (
+        not server.alone or database.through_pooler(connection)
+    ):  # an owner that this server does not see may be alive elsewhere
         known = {name: state for name, state in known.items() if state is not OwnerState.DEAD}
     return states | known
-
-
-def _knows_death(database: Database, connection: Connection, server: Server) -> bool:
-    """Tell whether an owner that this server does not see is dead."""
-    return server.alone and not database.through_pooler(connection)
 
 
 def _states_here(

@@ -1,75 +1,44 @@
 """One file for each way to claim; :func:`choose` picks the way for a queue and a database.
 
-To add a strategy, subclass :class:`Strategy`, and :func:`register` it.
+To add a strategy, subclass :class:`Strategy`, and add it to the list of STRATEGIES.
 """
 
 from __future__ import annotations
 
 from ..dialects import Database
 from ..errors import ArgumentError, UnsupportedDatabase
-from ..model.keys import key_values
-from ..sessions.writer import Writer
 from .advisory import Advisory
 from .compare_and_set import CompareAndSet
 from .held import Held
-from .key_limits import SKIP, WAIT, KeyLimit, key_limits
+from .key_limits import WAIT, key_limits
 from .per_key import PerKey
-from .reads import CandidateReads, LockingRead, ReadBack, ReadyLock
 from .skip_locked import Candidates, SkipLocked
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Mark, Strategy
+from .strategy import Strategy
 from .strict_order import StrictOrder
 from .update_then_select import UpdateThenSelect
 
 __all__ = [
     "AUTO",
-    "SKIP",
     "STRATEGIES",
     "WAIT",
-    "CandidateReads",
     "ClaimSpec",
-    "KeyLimit",
-    "LockingRead",
-    "Mark",
-    "ReadBack",
-    "ReadyLock",
     "Request",
     "Strategy",
     "Taken",
-    "Writer",
-    "automatic",
     "check_name",
     "choose",
     "key_limits",
-    "key_values",
     "needs_no_mixin",
-    "register",
 ]
 
 AUTO = "auto"
 
 #: The strategies that ``strategy=`` can name.
-STRATEGIES: dict[str, type[Strategy]] = {}
-
-
-def register(strategy: type[Strategy]) -> None:
-    """Let ``strategy=`` name a strategy, by its ``name``.
-
-    Raises:
-        ArgumentError: another strategy has the name.
-    """
-    name = strategy.name
-    if name == AUTO or STRATEGIES.get(name, strategy) is not strategy:
-        raise ArgumentError(f"there is a strategy {name!r} already; choose another name")
-    STRATEGIES[name] = strategy
-
-
-register(SkipLocked)
-register(Held)
-register(Candidates)
-register(UpdateThenSelect)
-register(CompareAndSet)
-register(Advisory)
+STRATEGIES: dict[str, type[Strategy]] = {
+    strategy.name: strategy
+    for strategy in (SkipLocked, Held, Candidates, UpdateThenSelect, CompareAndSet, Advisory)
+}
 
 
 def check_name(name: str, *, strict: bool = False, limited: bool = False) -> None:
@@ -114,13 +83,11 @@ def choose(
     if spec.strict:
         return StrictOrder(spec, database)
     if name == AUTO:
-        name = automatic(spec, database, hooked=hooked, drawn=drawn)
+        name = _fitting(spec, database, hooked=hooked, drawn=drawn)
     return STRATEGIES[name](spec, database)
 
 
-def automatic(
-    spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
-) -> str:
+def _fitting(spec: ClaimSpec, database: Database, *, hooked: bool, drawn: bool) -> str:
     """Name the strategy that fits; never held or advisory.
 
     Raises:

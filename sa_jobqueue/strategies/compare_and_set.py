@@ -51,7 +51,9 @@ class CompareAndSet(Strategy):
             return self._mark.taken(request, self._take_and_read_back(writer, request))
         if request.rows:
             rows = self._claim(writer, request)
-            return self._mark.taken(request, _sorted(rows, self.mapping.order_ordinals))
+            if len(rows) > 1:
+                rows.sort(key=itemgetter(*self.mapping.order_ordinals))
+            return self._mark.taken(request, rows)
         claimed = self._claim(writer, request)
         entities = [entity for (entity,) in claimed]
         in_order = _sorted_by_attributes(entities, self.mapping.order_attributes)
@@ -139,16 +141,15 @@ class CompareAndSet(Strategy):
     def _take_and_read_back(self, writer: Writer, request: Request) -> list[Any]:
         writer.lock_writes(self.mapping.table)
         picked = self.ready.levels.collect(
-            writer, request.limit, lambda **parameters: self._pick(writer, parameters)
+            writer,
+            request.limit,
+            lambda **parameters: [tuple(key) for key in writer.rows(self.pick, parameters)],
         )
         if not picked:
             return []
         mark = {"sa_jobqueue_keys": key_values(picked), "sa_jobqueue_owner": request.owner}
         marked = [tuple(key) for key in writer.core(self.claim_picked, mark)]
         return self._read_back.run(writer, request, {"sa_jobqueue_keys": key_values(marked)})
-
-    def _pick(self, writer: Writer, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return [tuple(key) for key in writer.rows(self.pick, parameters)]
 
     @cached_property
     def pick(self) -> Any:
@@ -169,10 +170,6 @@ class CompareAndSet(Strategy):
         """Select claimed jobs in claim order."""
         by_key = select(*columns).where(self.ready.key_is_in("sa_jobqueue_keys"))
         return by_key.order_by(*self.spec.order)
-
-
-def _sorted(rows: list[Any], indexes: tuple[int, ...]) -> list[Any]:
-    return sorted(rows, key=itemgetter(*indexes)) if len(rows) > 1 else rows
 
 
 def _sorted_by_attributes(entities: list[Any], keys: tuple[str, ...]) -> list[Any]:

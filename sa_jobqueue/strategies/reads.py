@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, DateTime, Select, select, type_coerce
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import RelationshipProperty, selectinload
+from sqlalchemy.orm import selectinload
 from sqlalchemy.types import TypeDecorator
 
 from ..dialects import Database, is_missing_index
@@ -114,12 +114,8 @@ def loading_options(mapping: QueueMapping) -> list[Any]:
     return [
         selectinload(getattr(mapping.entity, relationship.key))
         for relationship in mapping.mapper.relationships
-        if _joins(relationship)
+        if relationship.lazy in ("joined", False)
     ]
-
-
-def _joins(relationship: RelationshipProperty[Any]) -> bool:
-    return relationship.lazy in ("joined", False)
 
 
 #: How many candidates are read for each row wanted. Workers see the same head

@@ -263,8 +263,14 @@ class Levels:
         return taken
 
     def each(self, writer: Writer) -> Iterator[dict[str, Any]]:
-        """Look up one level after the other, as parameters, in the order of the roles."""
+        """Look up one level after the other, as parameters, in the order of the roles.
+
+        A queue that has no levels has one without parameters.
+        """
         roles = self.spec.levels
+        if not roles:
+            yield {}
+            return
         found = writer.core(self.first).first()
         while found is not None:
             yield {f"sa_jobqueue_{role}": value for role, value in zip(roles, found, strict=True)}

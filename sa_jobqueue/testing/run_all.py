@@ -109,7 +109,17 @@ def handle_all(
                         again.append(in_hand)
                         continue
                     seen.add(attempt)
-                    _handle(own, attempts, in_hand)
+                    in_hand.began = time.monotonic()
+                    try:
+                        attempts.make(in_hand)
+                    finally:
+                        if in_hand.outcome is NOT_YET:  # the test itself was cancelled
+                            again.append(in_hand)
+                        elif in_hand.ended is None:
+                            in_hand.lane.finish(own, [in_hand], delete=None)
+                            own.commit()
+                    if in_hand.ended is Ended.LOST:
+                        raise AssertionError(f"{fence!r} was taken away from run_all()")
                     handled.append(HandledJob(in_hand.job, in_hand.known_outcome))
                     if raising and isinstance(in_hand.outcome, Failed):
                         raise in_hand.outcome.error
@@ -134,20 +144,6 @@ def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[InHand[Any]]
             own.expunge(job)
         claimed += in_hand_of(lane, claim)
     return bool(claimed)
-
-
-def _handle(own: Session, attempts: Attempts[Any], in_hand: InHand[Any]) -> None:
-    in_hand.began = time.monotonic()
-    try:
-        attempts.make(in_hand)
-    finally:
-        if in_hand.outcome is NOT_YET:  # the test itself was cancelled
-            in_hand.lane.queue.release(own, in_hand.job)
-        elif in_hand.ended is None:
-            in_hand.lane.finish(own, [in_hand], delete=None)
-            own.commit()
-        elif in_hand.ended is Ended.LOST:
-            raise AssertionError(f"{in_hand.fence!r} was taken away from run_all()")
 
 
 def _delay(in_hand: InHand[Any]) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -21,7 +20,7 @@ from ..events.notes import note, note_claimable
 from ..fence.claim import each_job, jobs_with_keys
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of, word_of
-from ..model.status import CANCELLED, DONE, UNCLAIMED, JobStatus, status_is
+from ..model.status import CANCELLED, DONE, UNCLAIMED, status_is
 from ..model.transitions import (
     PRIORITY,
     UNFINISHED,
@@ -79,7 +78,7 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
         ArgumentError: a class without PriorityMixin, or a priority that is not a
             small integer.
     """
-    return reprioritize_jobs(session, jobs, priority, leaving=_claimable)
+    return reprioritize_jobs(session, jobs, priority, leaving=lambda mapping: mapping.ready)
 
 
 def reprioritize_jobs(
@@ -195,17 +194,10 @@ def change_event(
     return Event(EVENT_OF_VERB[verb], verb, mapping.entity, jobs, len(jobs))
 
 
-def _claimable(mapping: QueueMapping) -> tuple[str, ...]:
-    return mapping.ready
-
-
 def _left_by(verb: str) -> WordsOf:
     """Return the words of the statuses that a verb leaves, for a class."""
-    return partial(_words, left_by(verb))
-
-
-def _words(statuses: tuple[JobStatus, ...], mapping: QueueMapping) -> tuple[str, ...]:
-    return words_of(mapping, statuses)
+    statuses = left_by(verb)
+    return lambda mapping: words_of(mapping, statuses)
 
 
 def change(

@@ -199,7 +199,7 @@ class _Read:
     def times(self, connection: Connection, options: Mapping[str, Any]) -> Iterator[float]:
         """Yield the seconds until a job of each level is due."""
         writer = Writer(None, connection, self._database, True, self._mapping.mapper, options)
-        for level in islice(self._levels(writer), LEVELS):
+        for level in islice(self._ready.levels.each(writer), LEVELS):
             found: Any = writer.core(self._statement, {"sa_jobqueue_limit": 1, **level}).first()
             if found is not None:
                 yield _seconds(*found) if self._reads_time else 0.0
@@ -213,9 +213,6 @@ class _Read:
         run_at = self._mapping.attribute("run_at")
         first = select(func.min(run_at).label("run_at"), utc_now())
         return first.where(self._ready.has_status, *self._spec.where)
-
-    def _levels(self, writer: Writer) -> Iterator[dict[str, Any]]:
-        return self._ready.levels.each(writer) if self._spec.levels else iter([{}])
 
 
 def _seconds(run_at: datetime, now: datetime) -> float:

@@ -17,8 +17,7 @@ from urllib.parse import urlencode
 from sqlalchemy import Table
 from starlette.responses import Response
 
-from ..control import pause, resume
-from ..control.tables import tables_for
+from ..control import pause, resume, tables_for
 from ..counts import Listed, count_failed, list_jobs
 from ..counts.count import has_table
 from ..dialects.clock import as_utc

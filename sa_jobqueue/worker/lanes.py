@@ -41,12 +41,12 @@ from ..errors import ArgumentError, ClaimLost
 from ..fence.claim import Claim
 from ..model.mapping import QueueMapping
 from ..owners.owner import Owner
-from ..process import check_handler, function_name
-from ..queue import JobQueue, turn_in_one_go
+from ..process import function_name
+from ..queue import JobQueue, check_handler, turn_in_one_go
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.backoff import LONGEST_DELAY
-from ..verbs.own_values import OwnValues, check_own_values
+from ..verbs.finish import OwnValues, check_own_values
 
 log = logging.getLogger("sa_jobqueue.worker")
 

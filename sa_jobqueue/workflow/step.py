@@ -19,8 +19,8 @@ from ..model.transitions import moved_on
 from ..queue import JobQueue
 from ..sessions.writer import AnyConnection, AnySession
 from ..verbs import finish
+from ..verbs.finish import OwnValues, with_own_values
 from ..verbs.manage import PRUNE_LIMIT
-from ..verbs.own_values import OwnValues, with_own_values
 from ..worker import Cancel, Lane, Retry
 from ..worker.lanes import Finished
 from .graph import Graph

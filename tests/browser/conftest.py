@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from sqlalchemy import URL, Engine
 
 from tests.servers.chromium import chromium, make_playwright_run
@@ -15,13 +15,17 @@ from tests.servers.errors import NotHere
 # Fixtures: pytest finds them by their names here.
 from tests.web.conftest import engine, page_engine, session
 
-from .served import served
+from .served import HEADER, served
 from .watching import Watch
-from .windows import Windows
 
 __all__ = ["engine", "page_engine", "session"]
 
 Open = Callable[..., Page]
+
+#: Milliseconds that a person waits for something to appear.
+PATIENCE = 8_000
+
+SIZE: ViewportSize = {"width": 1280, "height": 800}
 
 
 # Until the last test of this folder, since Playwright's event loop is in the way of others.
@@ -60,38 +64,33 @@ def watch(address: str) -> Watch:
     return Watch(address)
 
 
-@pytest.fixture(scope="package")
-def windows(browser: Browser) -> Iterator[Windows]:
-    """Windows that are open already: to open one takes half a second."""
-    windows = Windows(browser)
-    yield windows
-    windows.close()
-
-
 @pytest.fixture
-def visit(windows: Windows, address: str, watch: Watch) -> Iterator[Open]:
+def visit(browser: Browser, address: str, watch: Watch) -> Iterator[Open]:
     """Open a page as somebody, in a browser context of their own; nothing may go wrong on it."""
+    contexts = []
 
     def visit(
         path: str = "/", visitor: str = "ann", *, clock: bool = False, **options: Any
     ) -> Page:
-        page = windows.take(visitor, watch, fresh=clock, **options)
+        context = browser.new_context(
+            extra_http_headers={HEADER: visitor}, viewport=SIZE, **options
+        )
+        context.set_default_timeout(PATIENCE)
+        contexts.append(context)
+        watch.follow(context)
+        page = context.new_page()
         if clock:  # the test moves the page's time
             page.clock.install()
         page.goto(f"{address}{path}")
         return page
 
     yield visit
-    windows.give_back(keep=watch.is_calm)
+    for context in contexts:
+        context.close()
     assert watch.faults == []
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(True, id="javascript"),
-        pytest.param(False, id="no_javascript", marks=pytest.mark.only_full),
-    ]
-)
-def page(request: pytest.FixtureRequest, visit: Open) -> Page:
-    """The page of all queues, as an admin sees it, with and without JavaScript."""
-    return visit(javascript=request.param)
+@pytest.fixture
+def page(visit: Open) -> Page:
+    """The page of all queues, as an admin sees it."""
+    return visit()

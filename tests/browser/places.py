@@ -106,20 +106,9 @@ def _result(page: Page) -> None:
     _press(page, "Retry 3 jobs")
 
 
-def _preview_of_priority(page: Page) -> None:
-    go(page, "/queues/emails?show=due")
-    page.get_by_label("Tick job 111").check()
-    _press(page, "Reprioritize…")
-
-
 def _preview_of_all(page: Page) -> None:
     go(page, "/queues/emails")
     _press(page, "Retry all failed…")
-
-
-def _result_of_all(page: Page) -> None:
-    _preview_of_all(page)
-    _press(page, "Retry all failed jobs")
 
 
 def _preview_of_schedule(page: Page) -> None:
@@ -139,21 +128,16 @@ PLACES: dict[str, Callable[[Page], None]] = {
     "failed": _at("/queues/emails?show=failed"),
     "claimed": _at("/queues/emails?show=claimed"),
     "due": _at("/queues/emails?show=due"),
-    "later": _at("/queues/emails?show=later"),
-    "cancelled": _at("/queues/emails?show=cancelled"),
     "empty": _at("/queues/visits?show=failed"),
     "not indexed": _at("/queues/scans?show=failed"),
     "failed job": _at("/queues/emails/jobs/1"),
     "claimed job": _at("/queues/emails/jobs/101"),
-    "due job": _at("/queues/emails/jobs/111"),
     "workers": _at("/workers"),
     "schedules": _at("/schedules"),
     "doctor": _opened_doctor,
     "preview": _preview,
     "result": _result,
-    "preview of a priority": _preview_of_priority,
     "preview of all": _preview_of_all,
-    "result of all": _result_of_all,
     "preview of a schedule": _preview_of_schedule,
     "problem": _at("/queues/nothing"),
 }

@@ -11,28 +11,30 @@ from tests.web.models import SCHEDULES, Email, emails
 
 from .people import follow, go, press, row, tick, title
 
-pytestmark = pytest.mark.only_on("postgresql")
+on_postgresql = pytest.mark.only_on("postgresql")
 
 
-def test_ticked_jobs_are_retried_after_a_preview(page: Page, session: Session) -> None:
-    add(session, failed(1, last_error="no mailbox"), failed(2), failed(3))
+def test_a_failed_job_is_seen_looked_into_and_retried(page: Page, session: Session) -> None:
+    add(session, failed(1, last_error="no mailbox\nfor ann"), Email(id=2), failed(3))
+    page.reload()
+    expect(page.get_by_role("row").nth(1).get_by_role("cell").first).to_have_text("1")
+
     follow(page, "emails")
     expect(row(page, 1)).to_contain_text("no mailbox")
-
-    tick(page, 1, 3)
+    follow(page, "1")
+    expect(title(page)).to_have_text("Job 1 failed")
+    expect(page.get_by_text("for ann")).to_be_visible()
+    follow(page, "emails")
+    tick(page, 1)
     press(page, "Retry…")
-    expect(title(page)).to_have_text("Retry 2 jobs?")
     expect(page.get_by_text("Nothing has been changed yet.")).to_be_visible()
-    before = statuses(session)
-    press(page, "Retry 2 jobs")
+    press(page, "Retry 1 job")
 
-    expect(title(page)).to_have_text("2 jobs retried")
-    assert set(before.values()) == {"failed"}
-    assert statuses(session) == {1: "unclaimed", 2: "failed", 3: "unclaimed"}
-    follow(page, "Back to emails")
-    expect(page.get_by_role("rowheader")).to_have_text(["2"])
+    expect(title(page)).to_have_text("1 job retried")
+    assert statuses(session) == {1: "unclaimed", 2: "unclaimed", 3: "failed"}
 
 
+@on_postgresql
 def test_who_goes_back_from_a_preview_has_changed_nothing(page: Page, session: Session) -> None:
     add(session, Email(id=1))
     follow(page, "emails")
@@ -48,6 +50,7 @@ def test_who_goes_back_from_a_preview_has_changed_nothing(page: Page, session: S
     assert statuses(session) == {1: "unclaimed"}
 
 
+@on_postgresql
 def test_back_from_a_result_shows_the_preview_again_with_the_status_of_now(
     page: Page, session: Session
 ) -> None:
@@ -68,10 +71,10 @@ def test_back_from_a_result_shows_the_preview_again_with_the_status_of_now(
     )
 
 
+@on_postgresql
 @pytest.mark.parametrize(
     ("path", "button", "shown"),
     [
-        ("/queues/emails", "Retry…", "Retry 1 job?"),
         ("/queues/emails", "Retry all failed…", "Retry all 1 failed jobs?"),
         ("/schedules", "Run morning now", "Run morning now?"),
     ],
@@ -82,8 +85,6 @@ def test_back_from_another_page_shows_the_preview_again(
     SCHEDULES.add(session, "morning", emails, "0 7 * * *")
     add(session, failed(1))
     go(page, path)
-    for box in page.get_by_role("checkbox").all():
-        box.check()
     press(page, button)
     follow(page, "Workers")
     expect(title(page)).to_have_text("Workers")
@@ -93,6 +94,7 @@ def test_back_from_another_page_shows_the_preview_again(
     expect(title(page)).to_have_text(shown)
 
 
+@on_postgresql
 def test_enter_in_the_field_of_the_priority_reprioritizes(page: Page, session: Session) -> None:
     add(session, Email(id=1))
     follow(page, "emails")

@@ -22,7 +22,7 @@ def test_every_page_and_every_action_works(visit: Open, session: Session) -> Non
     claim(session, Email, owner="mailer")
     add(session, *(failed(1_000 + key) for key in range(60)))
     add(session, *(Email(id=key, recipient=f"due-{key}") for key in (911, 912)))
-    page = visit(javascript=False)
+    page = visit(java_script_enabled=False)
 
     follow(page, "emails")
     page.get_by_role("link", name="Next").click()

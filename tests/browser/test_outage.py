@@ -13,11 +13,10 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
 from tests.proxy import Proxy
-from tests.web.conftest import add, statuses
+from tests.web.conftest import add
 from tests.web.models import Email
 
 from .conftest import Open
-from .people import press, title
 from .served import free_port, served
 from .watching import Watch
 
@@ -96,39 +95,6 @@ def test_the_last_figures_stay_while_the_database_is_away(
     expect(banner).to_be_hidden()
     expect(page.get_by_role("cell").first).to_have_text("3")
     assert kept == ("2", "Queues · sa_jobqueue")
-
-
-@pytest.mark.usefixtures("away")
-def test_who_comes_while_the_database_is_away_sees_it_come_back(
-    visit: Open, network: Network
-) -> None:
-    network.close_way()
-    page = visit()
-    expect(title(page)).to_have_text("The database does not answer")
-
-    network.open_way()
-
-    expect(title(page)).to_have_text("Queues")
-
-
-@pytest.mark.usefixtures("away")
-def test_an_action_that_the_database_misses_is_told_and_changes_nothing(
-    visit: Open, session: Session, network: Network
-) -> None:
-    add(session, Email(id=1))
-    page = visit("/queues/emails?show=due")
-    page.get_by_label("Tick job 1").check()
-    press(page, "Cancel…")
-    expect(title(page)).to_have_text("Cancel 1 job?")
-
-    network.close_way()
-    press(page, "Cancel 1 job")
-    expect(title(page)).to_have_text("The database does not answer")
-    network.open_way()
-    page.get_by_role("link", name="All queues").click()
-
-    expect(title(page)).to_have_text("Queues")
-    assert statuses(session) == {1: "unclaimed"}
 
 
 @pytest.mark.usefixtures("away")

@@ -12,7 +12,7 @@ from tests.web.conftest import add, failed
 from tests.web.models import Email
 
 from .conftest import Open
-from .people import press, title
+from .people import title
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -60,18 +60,40 @@ def test_a_new_job_appears_without_a_reload(visit: Open, session: Session) -> No
     assert page.evaluate("() => window.same")
 
 
-def test_a_page_that_is_dear_does_not(visit: Open) -> None:
-    page = visit("/doctor", clock=True)
-
-    assert requests_while(page, lambda: page.clock.run_for(10 * REFRESH)) == []
+def read(page: Page) -> None:
+    """Do nothing."""
 
 
-def test_a_preview_does_not_change_under_the_hand(visit: Open, session: Session) -> None:
-    add(session, failed(1))
-    page = visit("/queues/emails", clock=True)
+def look_at_a_preview(page: Page) -> None:
     page.get_by_label("Tick job 1").check()
     page.get_by_role("button", name="Retry…", exact=True).click()
     expect(title(page)).to_have_text("Retry 1 job?")
+
+
+def type_a_key(page: Page) -> None:
+    page.get_by_label("Key of a job").fill("1")
+
+
+def select_text(page: Page) -> None:
+    page.get_by_role("heading", level=1).select_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "act"),
+    [
+        ("/doctor", read),  # which is dear
+        ("/queues/emails", look_at_a_preview),
+        ("/queues/emails", type_a_key),
+        ("/queues/emails/jobs/1", select_text),
+    ],
+)
+def test_it_waits_while_somebody_needs_the_page_as_it_is(
+    visit: Open, session: Session, path: str, act: Callable[[Page], None]
+) -> None:
+    add(session, failed(1))
+    page = visit(path, clock=True)
+
+    act(page)
 
     assert requests_while(page, lambda: page.clock.run_for(10 * REFRESH)) == []
 
@@ -93,27 +115,6 @@ def test_it_waits_while_a_box_is_ticked(visit: Open, session: Session) -> None:
     assert waited == []
     assert shown == (["1"], True)
     expect(page.get_by_role("rowheader")).to_have_text(["2", "1"])
-
-
-def test_it_waits_while_somebody_types(visit: Open, session: Session) -> None:
-    page = visit("/queues/emails", clock=True)
-    field = page.get_by_label("Key of a job")
-    field.fill("1")
-
-    waited = requests_while(page, lambda: page.clock.run_for(10 * REFRESH))
-
-    assert waited == []
-    expect(field).to_be_focused()
-    expect(field).to_have_value("1")
-
-
-def test_it_waits_while_text_is_selected(visit: Open, session: Session) -> None:
-    add(session, failed(1))
-    page = visit("/queues/emails/jobs/1", clock=True)
-    page.get_by_role("heading", level=1).select_text()
-
-    assert requests_while(page, lambda: page.clock.run_for(10 * REFRESH)) == []
-    assert "Job 1" in page.evaluate("() => String(getSelection())")
 
 
 def test_a_box_that_is_ticked_while_the_answer_comes_stays_ticked(
@@ -158,12 +159,3 @@ def test_the_place_to_which_somebody_has_scrolled_stays(visit: Open, session: Se
     refresh(page)
 
     assert page.evaluate("() => scrollY") == pytest.approx(before, abs=60)
-
-
-def test_a_pause_by_somebody_else_is_seen_without_a_reload(visit: Open) -> None:
-    ann, bob = visit("/queues/emails", "ann"), visit("/queues/emails", "bob")
-
-    press(ann, "Pause")
-
-    expect(title(bob)).to_have_text("emails paused")
-    expect(bob.get_by_role("button", name="Resume")).to_be_visible()

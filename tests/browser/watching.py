@@ -24,8 +24,8 @@ class Watch:
         self._expected: list[str] = []
         self._seen: list[str] = []
 
-    def follow(self, context: BrowserContext) -> Callable[[], None]:
-        """Collect from a context; return what ends that."""
+    def follow(self, context: BrowserContext) -> None:
+        """Collect from a context until it is closed."""
         listeners: dict[Any, Callable[[Any], None]] = {
             "console": self._note_message,
             "weberror": self._note_error,
@@ -37,20 +37,9 @@ class Watch:
         for event, listener in listeners.items():
             context.on(event, listener)
 
-        def leave() -> None:
-            for event, listener in listeners.items():
-                context.remove_listener(event, listener)
-
-        return leave
-
     def expect(self, *patterns: str) -> None:
         """Say what this test brings about: a regular expression of each complaint."""
         self._expected += patterns
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether nothing was complained of, nor expected: a complaint may come late."""
-        return not self._seen and not self._expected
 
     @property
     def faults(self) -> list[str]:

@@ -9,16 +9,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine, select
+from sqlalchemy.orm import Session
 
 import sa_jobqueue
 from sa_jobqueue.cli import cli
 from tests.support import make_engine, with_empty_tables
 
-from . import films
+from . import depot, films, shop
 from .bakery import Base
 
 REPOSITORY = Path(sa_jobqueue.__file__).parents[1]
@@ -96,6 +98,25 @@ def start(folder: Path) -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def tables(engine: Engine) -> None:
+    """Create the tables of the depot, the shop, the bakery and the studio."""
+    for base in (depot.Base, shop.Base, Base, films.Base):
+        base.metadata.create_all(engine)
+
+
+def add(engine: Engine, *jobs: object) -> None:
+    """Insert jobs."""
+    with Session(engine) as session, session.begin():
+        session.add_all(jobs)
+
+
+def read(engine: Engine, column: Any) -> list[Any]:
+    """Read a column."""
+    with Session(engine) as session:
+        return list(session.scalars(select(column)))
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:

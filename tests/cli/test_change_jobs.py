@@ -17,7 +17,7 @@ from sa_jobqueue import ClaimLost, claim, complete, steering
 from sa_jobqueue.counts.count import forget_schema
 from tests.support import make_engine, with_empty_tables
 
-from .conftest import Run
+from .conftest import Run, add
 from .depot import Base, Box, Crate, Shelf
 
 CRATES, SHELVES = "tests.cli.depot:crates", "tests.cli.depot:shelves"
@@ -46,11 +46,6 @@ def engine(db_url: URL) -> Iterator[Engine]:
 def tables(engine: Engine) -> None:
     forget_schema()
     with_empty_tables(engine, Base.metadata)
-
-
-def add(engine: Engine, *jobs: Any) -> None:
-    with Session(engine) as session, session.begin():
-        session.add_all(jobs)
 
 
 def failed(key: int, **values: Any) -> Crate:
@@ -120,9 +115,7 @@ def test_a_command_says_what_it_will_do_and_asks(run: Run, url: str, engine: Eng
     [
         ("retry", CRATES, "--failed"),
         ("cancel", CRATES, "--all"),
-        ("cancel", CRATES, "1"),
         ("release", CRATES, "--owner", "w"),
-        ("release", CRATES, "1"),
         ("reprioritize", CRATES, "1", "--priority", "3"),
         ("prune", CRATES, "--older-than", "0", "--status", "failed"),
     ],
@@ -227,16 +220,6 @@ def test_jobs_get_another_priority(run: Run, url: str, engine: Engine) -> None:
         priorities = session.scalars(select(Crate.priority).order_by(Crate.id)).all()
     assert priorities == [-7, 0, 0]
     assert told.splitlines()[0] == "reprioritize: 1 job"
-
-
-def test_a_key_of_several_columns_is_written_with_commas(
-    run: Run, url: str, engine: Engine
-) -> None:
-    add(engine, Shelf(hall="north", number=7), Shelf(hall="south", number=7))
-
-    told = json.loads(run("cancel", SHELVES, "north,7", "--url", url, "--yes", "--json").stdout)
-
-    assert (told["changed"], told["left"]) == ([["north", 7]], [])
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, claim
 from sa_jobqueue.dialects.clock import utc_now
 
-from .conftest import Run
+from .conftest import Run, add, read
 from .films import Film, cut
-from .shop import Base, Message
+from .shop import Message
 
 MESSAGES = "tests.cli.shop:Message"
 
 
 @pytest.fixture
-def jobs(engine: Engine) -> None:
+def jobs(engine: Engine, tables: None) -> None:
     """Three unclaimed messages, the last of which has a single attempt."""
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Message(recipient="a"), Message(recipient="b")])
-        session.flush()
-        session.add(Message(recipient="c", max_attempts=1))
+    add(engine, Message(recipient="a"), Message(recipient="b"))
+    add(engine, Message(recipient="c", max_attempts=1))
 
 
 def claim_as(engine: Engine, owner: str | Owner, limit: int = 3) -> None:
@@ -33,22 +28,13 @@ def claim_as(engine: Engine, owner: str | Owner, limit: int = 3) -> None:
         claim(session, Message, owner=owner, limit=limit)
 
 
-def claim_of_the_dead(engine: Engine, limit: int = 3) -> str:
-    with Owner(engine, "victim") as owner:
-        claim_as(engine, owner, limit)
-        return owner.name
-
-
-def statuses(engine: Engine) -> Sequence[str]:
-    with Session(engine) as session:
-        return session.scalars(select(Message.status).order_by(Message.id)).all()
-
-
 @pytest.mark.usefixtures("jobs")
 def test_reap_prints_the_owners_the_reasons_and_the_new_statuses(
     run: Run, url: str, engine: Engine
 ) -> None:
-    name = claim_of_the_dead(engine)
+    with Owner(engine, "victim") as owner:
+        claim_as(engine, owner)
+        name = owner.name
 
     result = run("reap", MESSAGES, "--url", url)
 
@@ -56,7 +42,7 @@ def test_reap_prints_the_owners_the_reasons_and_the_new_statuses(
     assert result.stdout == (
         f"3 of {name}: dead owner, 1 failed\n2 can be claimed again, 1 failed\n"
     )
-    assert statuses(engine) == ["unclaimed", "unclaimed", "failed"]
+    assert read(engine, Message.status) == ["unclaimed", "unclaimed", "failed"]
 
 
 @pytest.mark.usefixtures("jobs")
@@ -86,11 +72,10 @@ def test_claims_of_others_are_left_alone_unless_an_option_says_so(
     assert (result.exit_code, result.stdout[: len(said)]) == (0, said)
 
 
+@pytest.mark.usefixtures("tables")
 def test_all_steps_of_a_workflow_are_reaped(run: Run, url: str, engine: Engine) -> None:
-    Film.metadata.create_all(engine)
+    add(engine, Film(title="easy"))
     with Session(engine) as session, session.begin():
-        session.add(Film(title="easy"))
-        session.flush()
         cut.queue.claim(session, owner="gone")
 
     reaped = run("reap", "tests.cli.films:workflow", "--url", url, "--max-runtime", 0)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import pytest
 from click.testing import Result
-from sqlalchemy import URL, Engine, select
+from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Owner, claim
 from sa_jobqueue.cli.logs import JsonLines
 
-from . import films, shop
 from .bakery import Loaf
-from .conftest import Run
+from .conftest import Run, add, read
 from .films import Film
 from .records import ends, messages
 from .shop import Message, Order
@@ -33,15 +30,11 @@ WORKFLOW = "tests.cli.films:workflow"
 
 
 @pytest.fixture
-def jobs(engine: Engine) -> None:
+def jobs(engine: Engine, tables: None) -> None:
     """Two messages, an order, a loaf of each kind, and two films, of which one is hard."""
-    for metadata in (shop.Base.metadata, Loaf.metadata, films.Base.metadata):
-        metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Message(recipient="anna"), Message(recipient="bob")])
-        session.add(Order(shop="north", number=7))
-        session.add_all([Loaf(kind=kind) for kind in ("bread", "cake", "idea")])
-        session.add_all([Film(title="easy"), Film(title="hard")])
+    add(engine, Message(recipient="anna"), Message(recipient="bob"), Order(shop="north", number=7))
+    add(engine, *(Loaf(kind=kind) for kind in ("bread", "cake", "idea")))
+    add(engine, Film(title="easy"), Film(title="hard"))
 
 
 @pytest.fixture
@@ -50,11 +43,6 @@ def drain(run: Run, url: str) -> Run:
         return run("work", *arguments, "--url", url, "--drain", "--log-json")
 
     return drain
-
-
-def statuses(engine: Engine, entity: Any) -> Sequence[str]:
-    with Session(engine) as session:
-        return session.scalars(select(entity.status)).all()
 
 
 @pytest.mark.usefixtures("jobs")
@@ -97,18 +85,8 @@ def test_a_module_stands_for_all_that_has_a_handler_and_each_queue_counts_once(
     assert begins == (
         f"a worker begins: {BAKERY}:films.cut, {BAKERY}:films.show, {BAKERY}:bread, {BAKERY}:cakes"
     )
-    assert statuses(engine, Loaf) == ["done", "done", "unclaimed"]
-    assert statuses(engine, Film) == []  # as the model says
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_worker_takes_back_the_claims_of_the_dead(drain: Run, engine: Engine) -> None:
-    with Owner(engine, "victim") as owner, Session(engine) as session, session.begin():
-        claim(session, Message, owner=owner, limit=2)
-
-    result = drain(MESSAGES, "--handler", "tests.cli.shop:send", "--max-runtime", 60)
-
-    assert ends(result) == [(1, "sent"), (2, "sent")]
+    assert read(engine, Loaf.status) == ["done", "done", "unclaimed"]
+    assert read(engine, Film.status) == []  # as the model says
 
 
 @pytest.mark.usefixtures("jobs")
@@ -131,8 +109,7 @@ def test_a_handler_that_exits_is_no_success_of_the_command(
 @pytest.fixture
 def loaves(bakery: Engine) -> Engine:
     """A bread and a cake in the database of the test."""
-    with Session(bakery) as session, session.begin():
-        session.add_all([Loaf(kind="bread"), Loaf(kind="cake")])
+    add(bakery, Loaf(kind="bread"), Loaf(kind="cake"))
     return bakery
 
 
@@ -140,7 +117,11 @@ def test_an_async_url_serves_async_handlers(run: Run, loaves: Engine, async_url:
     result = run("work", ASYNC_BAKERY, "--url", async_url, "--drain", "--log-json")
 
     assert sorted(status for _, status in ends(result)) == ["done", "done"]
-    assert sorted(statuses(loaves, Loaf)) == ["done", "done", "unclaimed"]  # a transactional idea
+    assert sorted(read(loaves, Loaf.status)) == [
+        "done",
+        "done",
+        "unclaimed",
+    ]  # a transactional idea
 
 
 @pytest.mark.only_on("postgresql")
@@ -154,6 +135,16 @@ def test_a_driver_for_both_serves_the_handlers_that_there_are(
     result = run("work", target, "--url", url, "--drain", "--log-json")
 
     assert [status for _, status in ends(result)] == ["done"]
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_missing_database_ends_the_command_at_once(run: Run, db_url: URL) -> None:
+    url = db_url.set(database="no_such_database").render_as_string(hide_password=False)
+
+    result = run("work", f"{BAKERY}:bread", "--url", url, "--log-level", "warning")
+
+    assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
+    assert "no_such_database" in result.output
 
 
 @pytest.mark.usefixtures("jobs")
@@ -184,44 +175,27 @@ def test_each_record_is_a_json_object_with_its_extra_fields(drain: Run, engine: 
 
 
 @pytest.mark.usefixtures("jobs")
-def test_the_level_leaves_out_what_is_below_it(run: Run, url: str) -> None:
-    work = ("work", MESSAGES, "--handler", "tests.cli.shop:send", "--url", url, "--drain")
-
-    result = run(*work, "--log-level", "warning")
-
-    assert (result.exit_code, result.output) == (0, "")
-
-
-@pytest.mark.usefixtures("jobs")
-def test_the_applications_own_logging_is_left_as_it_is(run: Run, url: str) -> None:
+def test_the_applications_own_logging_is_left_as_it_is_unless_an_option_says_else(
+    run: Run, url: str
+) -> None:
     work = ("work", MESSAGES, "--handler", "tests.cli.shop:send", "--url", url, "--drain")
     logging.root.handlers = [own := logging.StreamHandler(sys.stderr)]
 
     run(*work)
-    kept = logging.root.handlers
+    kept = list(logging.root.handlers)
     on_demand = run(*work, "--log-level", "info")
+    quiet = run(*work, "--log-level", "warning")
 
     assert kept == [own]
     assert "no job is due, and no retry waits" in on_demand.stderr
-
-
-class Unspeakable:
-    """It has no text."""
-
-    def __repr__(self) -> str:
-        return "<no words>"
-
-    def __str__(self) -> str:
-        raise ValueError("no words")
+    assert (quiet.exit_code, quiet.output) == (0, "")
 
 
 @pytest.mark.parametrize(
     ("extra", "written"),
     [
-        ({"stock": {(1, 2): 3}}, {"stock": "{(1, 2): 3}"}),
-        ({"amount": float("nan"), "shelf": 7}, {"amount": "nan", "shelf": 7}),
+        ({"stock": {(1, 2): 3}, "shelf": object}, {"stock": {}, "shelf": "<class 'object'>"}),
         ({"time": "noon", "level": 3}, {"time_": "noon", "level_": 3}),
-        ({"what": Unspeakable()}, {"what": "<no words>"}),
         (
             {"stack_info": "Stack (most recent call last)"},
             {"stack": "Stack (most recent call last)"},
@@ -233,7 +207,7 @@ def test_an_extra_field_never_costs_the_record(
 ) -> None:
     record = logging.makeLogRecord({"msg": "counted", "levelname": "INFO", **extra})
 
-    line = json.loads(JsonLines().format(record), parse_constant=pytest.fail)
+    line = json.loads(JsonLines().format(record))
 
     assert {name: line[name] for name in written} == written
     assert (line["message"], line["level"]) == ("counted", "INFO")

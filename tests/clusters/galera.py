@@ -8,9 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from tests.chaos.fault import Fault
-from tests.clusters.cluster import Cluster, KillNode
-from tests.clusters.innodb import DATABASE, ask, tell, url_of
+from tests.clusters.innodb import DATABASE, InnoDBCluster, ask, tell, url_of
 from tests.clusters.node import Node, free_ports
 from tests.servers import debian
 from tests.servers.errors import NotHere
@@ -86,7 +84,7 @@ class GaleraBinaries(MariaDBBinaries):
         yield f"--wsrep-sst-receive-address={LOCALHOST}:{state}"
 
 
-class Galera(Cluster):
+class Galera(InnoDBCluster):
     """Three nodes."""
 
     name = "galera"
@@ -103,13 +101,6 @@ class Galera(Cluster):
         self.title = f"Galera, {ask(self.nodes[0], 'SELECT VERSION()')}, three nodes"
         tell(self.nodes[0], f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
 
-    def stop(self) -> None:
-        for node in self.nodes:
-            node.stop()
-
-    def kill(self, node: Node) -> None:
-        node.kill()
-
     def revive(self, node: Node) -> None:
         node.start()
         self._wait_for(node)
@@ -117,10 +108,6 @@ class Galera(Cluster):
     @property
     def urls(self) -> Sequence[URL]:
         return [url_of(node.port, DATABASE, "mariadb") for node in self.nodes]
-
-    @property
-    def faults(self) -> Sequence[Fault]:
-        return (KillNode(self),)
 
     def settle(self) -> None:
         """Let the first node apply what the others have committed."""

@@ -13,8 +13,8 @@ from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
 
 from tests.chaos.fault import NOTHING, Fault
-from tests.clusters.cluster import Cluster, KillNode
-from tests.clusters.innodb import DATABASE, ask, tell, url_of
+from tests.clusters.cluster import KillNode
+from tests.clusters.innodb import DATABASE, InnoDBCluster, ask, tell, url_of
 from tests.clusters.node import Node, free_ports
 from tests.clusters.router import Router
 from tests.servers.errors import NotHere
@@ -107,7 +107,7 @@ class MemberBinaries(Binaries):
         yield "--group-replication-member-expel-timeout=0"
 
 
-class _Group(Cluster):
+class _Group(InnoDBCluster):
     """Three members."""
 
     mode: ClassVar[str]
@@ -128,13 +128,6 @@ class _Group(Cluster):
         self.title = f"Group Replication, MySQL {version}, three members, {self.mode}"
         tell(self.nodes[0], f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
 
-    def stop(self) -> None:
-        for node in self.nodes:
-            node.stop()
-
-    def kill(self, node: Node) -> None:
-        node.kill()
-
     def revive(self, node: Node) -> None:
         """Start a member once the others have expelled it: before, it would be refused."""
         listed = f"SELECT COUNT(*) FROM {MEMBERS} WHERE member_port = {node.port}"
@@ -142,10 +135,6 @@ class _Group(Cluster):
         until(lambda: ask(other, listed) == "0", WITHIN)
         node.start()
         until(lambda: _is_online(node), WITHIN)
-
-    @property
-    def faults(self) -> Sequence[Fault]:
-        return (KillNode(self),)
 
     def _make_nodes(self) -> None:
         programs = mysql_programs()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import URL
 
+from tests.chaos.fault import Fault
+from tests.clusters.cluster import Cluster, KillNode
 from tests.clusters.node import Node
 from tests.servers import provider
 from tests.servers.given import DRIVERS
@@ -12,6 +16,21 @@ from tests.servers.server import connected
 
 #: Where the players' tables are.
 DATABASE = "clusters"
+
+
+class InnoDBCluster(Cluster):
+    """Nodes of which one at a time is killed."""
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    def kill(self, node: Node) -> None:
+        node.kill()
+
+    @property
+    def faults(self) -> Sequence[Fault]:
+        return (KillNode(self),)
 
 
 def url_of(port: int, database: str, dialect: str = "mysql") -> URL:

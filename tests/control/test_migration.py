@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +47,10 @@ def queue_class() -> Any:
 
 
 def test_a_queue_in_use_gets_the_tables_and_loses_them_while_its_workers_run(
-    project: Config, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    project: Config,
+    engine: Engine,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(control, "AGAIN", control.LOOK_EVERY)
     monkeypatch.setattr(scheduler, "LOOK_EVERY", control.LOOK_EVERY)
@@ -59,6 +64,7 @@ def test_a_queue_in_use_gets_the_tables_and_loses_them_while_its_workers_run(
 
     with running(engine, {entity: lambda invoice: handled.release()}), Session(engine) as reader:
         reader.execute(select(entity)).all()  # a transaction that stays open
+        until(lambda: "without control" in caplog.text)
         source = body(generate(project, "a2"), "upgrade")
         command.upgrade(project, "head")
         until(lambda: in_session(engine, lambda session: workers(session, tables=tables)))
@@ -76,6 +82,9 @@ def test_a_queue_in_use_gets_the_tables_and_loses_them_while_its_workers_run(
         assert handled.acquire(timeout=30)
         reader.rollback()
 
+    (first, *_) = [each for each in caplog.records if "without control" in each.message]
+    assert (first.levelno, first.exc_info) == (logging.WARNING, None)
+    assert re.search("goes on without control: there is no table 'job_.*create_all", first.message)
     assert all(f"'{name}'" in source for name in NAMES)
     assert NAMES.isdisjoint(inspect(engine).get_table_names())
 

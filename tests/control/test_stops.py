@@ -24,7 +24,6 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.control import (
     ControlState,
-    pause,
     read_control,
     register_worker,
     request_stop,
@@ -40,7 +39,7 @@ def claimed_letters(session: Session, owner: str = "w") -> Claim[Letter]:
 
 
 def state_of(session: Session, owner: str | list[str] = "w") -> ControlState:
-    found = read_control(session, [Letter], owner=owner, tables=TABLES)
+    found: ControlState = read_control(session, [Letter], owner=owner, tables=TABLES)
     session.commit()
     return found
 
@@ -130,23 +129,6 @@ def test_a_claim_that_was_renewed_is_stopped_and_the_next_attempt_is_not(
     assert state_of(session).asks_to_stop(fence_of(again))
 
 
-def test_a_worker_asks_for_pauses_and_stops_in_one_statement(session: Session) -> None:
-    session.add(Letter(id=7))
-    session.commit()
-    (letter,) = claimed_letters(session)
-    request_stop(session, letter)
-    pause(session, Letter)
-    session.commit()
-    engine, asked = session.get_bind(), []
-    event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-
-    state = state_of(session)
-
-    assert len(asked) == 1
-    assert state.is_paused(Letter)
-    assert state.asks_to_stop(fence_of(letter))
-
-
 @pytest.mark.only_on("sqlite")
 def test_a_request_that_waited_for_the_end_of_its_job_says_that_nobody_has_it(
     session: Session, new_session: Callable[[], Session]
@@ -190,7 +172,6 @@ def test_a_request_that_waited_for_another_says_whether_anybody_still_has_the_jo
     assert state_of(session).asks_to_stop(fence_of(second))
 
 
-@pytest.mark.only_on("sqlite")
 def claimed_letters_of(session: Session, *letters: Letter) -> Claim[Letter]:
     session.add_all(letters)
     session.commit()

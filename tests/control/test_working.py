@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -76,7 +75,7 @@ def test_a_paused_queue_rests_until_it_is_resumed_and_others_go_on(
 
 
 @BY_TURNS
-def test_no_job_of_a_paused_queue_starts_though_many_are_claimed(
+def test_running_jobs_of_a_paused_queue_are_finished_and_no_claimed_job_starts(
     run: Run, session: Session
 ) -> None:
     add(session, Letter, 3000)
@@ -97,29 +96,11 @@ def test_no_job_of_a_paused_queue_starts_though_many_are_claimed(
         time.sleep(1.5)  # some looks at the control tables later
 
         assert len(handled) == before < 3000
+        assert count(session, "done") == before  # those that ran were finished
         assert count(session, "unclaimed") == 3000 - before
         commit(session, resume, Letter)
         until(lambda: len(handled) > before)
     assert len(set(handled)) == len(handled)
-
-
-@BY_TURNS
-def test_the_running_job_of_a_queue_that_is_paused_is_finished(run: Run, session: Session) -> None:
-    add(session, Letter, 2)
-    started, end = threading.Event(), threading.Event()
-
-    def handle(letter: Letter) -> None:
-        started.set()
-        end.wait(30)
-
-    with run({Letter: handle}, limit=2):
-        assert started.wait(30)
-        commit(session, pause, Letter)
-        until(lambda: count(session, "unclaimed") == 1)  # the one that waited is given back
-        end.set()
-
-        until(lambda: count(session, "done") == 1)
-        assert count(session, "unclaimed") == 1
 
 
 # -- stop requests ------------------------------------------------------
@@ -251,54 +232,7 @@ def test_a_killed_worker_is_listed_as_dead_and_its_neighbour_as_alive(
         assert states == {processes[0].pid: OwnerState.DEAD, processes[1].pid: OwnerState.ALIVE}
 
 
-@pytest.mark.load
-def test_ten_workers_that_start_and_end_at_once_do_each_other_no_harm(
-    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    url = engine.url
-    own_engines = [make_engine(url) for _ in range(10)]
-
-    with caplog.at_level(logging.INFO, "sa_jobqueue.worker"), ExitStack() as stack:
-        threads = [stack.enter_context(running(each, {Letter: print})) for each in own_engines]
-        until(lambda: len(listed(session)) == len(threads))
-
-    assert listed(session) == []
-    assert [record.message for record in caplog.records if "worker's row" in record.message] == []
-    for each in own_engines:
-        each.dispose()
-
-
 # -- without the tables -------------------------------------------------
-
-
-@BY_TURNS
-def test_tables_that_are_created_later_are_used_without_a_restart(
-    fresh_database: URL, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "AGAIN", control.LOOK_EVERY)
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine, [Base.metadata.tables[Letter.__tablename__]])
-    handled: list[int] = []
-
-    with (
-        Session(engine) as session,
-        running(engine, {Letter: lambda letter: handled.append(letter.id)}),
-    ):
-        add(session, Letter, 1)
-        until(lambda: len(handled) == 1)
-        Base.metadata.create_all(engine)
-        until(lambda: listed(session))
-        commit(session, pause, Letter)
-        time.sleep(1.5)
-        add(session, Letter, 1)
-        time.sleep(0.5)
-
-    assert len(handled) == 1
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (record.levelno, record.exc_info) == (logging.WARNING, None)
-    assert record.message.startswith("the worker goes on without control: there is no table 'job_")
-    assert "create_all" in record.message
-    engine.dispose()
 
 
 @pytest.mark.only_on("sqlite")

@@ -46,13 +46,6 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 SECONDS = 120
 
-#: Runs a command in which Ctrl-C works, also where the tests run in the background of a shell.
-_IN_FOREGROUND = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execvp("bash", ["bash", "-c", sys.argv[1]])
-"""
-
 
 class Terminal:
     """A command that runs, and what it has printed.
@@ -65,7 +58,8 @@ class Terminal:
         self.printed = ""
         ours, its = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _IN_FOREGROUND, line],
+            # Ctrl-C works, also where the tests run in the background of a shell.
+            ["env", "--default-signal=INT", "bash", "-c", line],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,

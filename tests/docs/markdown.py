@@ -1,9 +1,12 @@
-"""Read tables and code blocks from the project's Markdown."""
+"""Read tables and code blocks from the project's Markdown, and run the code."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +32,17 @@ def table(text: str, first_heading: str) -> list[dict[str, str]]:
 def code_blocks(text: str, language: str) -> list[str]:
     """Return the contents of the fenced blocks of a language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def run(code: str, **given: Any) -> dict[str, Any]:
+    """Run code of a page with the names that it takes for granted; return all its names."""
+    module = ModuleType("page")
+    names = vars(module)
+    names.update(given)
+    sys.modules["page"] = module  # annotations are looked up there
+    # Without the annotations of this module's future.
+    exec(compile(code, "page", "exec", dont_inherit=True), names)
+    return names
 
 
 def _cells(line: str) -> list[str]:

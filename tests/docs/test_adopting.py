@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim, is_transient, reap
 from sa_jobqueue.cli import cli
-from tests.support import SERVERS, make_engine
+from tests.support import SERVERS, make_engine, until
 
 from .markdown import code_blocks, page
 
@@ -92,43 +92,28 @@ class Busy(threading.Thread):
         self.turn = turn
         self.pause = pause
         self.done = 0
-        self.error: BaseException | None = None
         self._told_to_stop = threading.Event()
-        self._progress = threading.Condition()
         self.start()
 
     def run(self) -> None:
-        try:
-            while not self._told_to_stop.wait(self.pause):
-                self._turn()
-        except BaseException as error:
-            self.error = error
-        with self._progress:
-            self._progress.notify_all()
-
-    def _turn(self) -> None:
-        try:
-            done = self.turn()
-        except DBAPIError as error:
-            if not is_transient(error):
-                raise
-            return
-        with self._progress:
-            self.done += done
-            self._progress.notify_all()
+        while not self._told_to_stop.wait(self.pause):
+            try:
+                self.done += self.turn()
+            except DBAPIError as error:
+                if not is_transient(error):
+                    raise
 
     def goes_on(self) -> None:
         """Wait for some more repetitions."""
-        with self._progress:
-            wanted = self.done + ENOUGH
-            self._progress.wait_for(lambda: self.error or self.done >= wanted, 60)
-        assert (self.error, self.done >= wanted) == (None, True)
+        wanted = self.done + ENOUGH
+        until(lambda: self.done >= wanted, 60)
 
     def stop(self) -> None:
         """Let it finish the current repetition, and stop it."""
+        assert self.is_alive()
         self._told_to_stop.set()
         self.join(60)
-        assert (self.error, self.is_alive()) == (None, False)
+        assert not self.is_alive()
 
 
 def worker(shop: Shop, kind: str, name: str) -> Busy:
@@ -188,6 +173,7 @@ def drop_lines(engine: Engine) -> None:
 
 
 @pytest.mark.only_on(*SERVERS)
+@pytest.mark.by_turns(*SERVERS)
 @pytest.mark.timeout(120)
 def test_the_steps_of_the_page_lose_nothing_and_do_nothing_twice(shop: Shop) -> None:
     """Old workers and the application go on at each step, and then the new ones."""
@@ -262,7 +248,7 @@ def finish_the_rest(shop: Shop) -> None:
             pass
 
 
-@pytest.mark.only_on(*SERVERS)
+@pytest.mark.only_on("postgresql")
 def test_the_pages_columns_of_ones_own_serve(shop: Shop) -> None:
     parcels = shop.module("parcels")
     parcels.Base.metadata.create_all(shop.engine)

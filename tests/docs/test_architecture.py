@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import sa_jobqueue
-from sa_jobqueue import TRANSITIONS, JobStatus
+from sa_jobqueue import TRANSITIONS
 
 from .markdown import ROOT, code_blocks, page, table
 
@@ -24,20 +25,8 @@ def tree(module: str) -> ast.Module:
     return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
 
 
-def imports(module: str) -> set[str]:
-    """Name what a module imports, in full, from the package and from elsewhere."""
-    package = module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
-    found: set[str] = set()
-    for node in ast.walk(tree(module)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            found.update(_imported(node, package))
-    return found
-
-
-def imports_at_load(module: str) -> set[str]:
-    """Name the modules of the package that a module imports outside of its functions.
+def imports(module: str, *, at_load: bool = False) -> set[str]:
+    """Name the modules of the package that a module imports, or those outside of its functions.
 
     Imports for typing alone count, too.
     """
@@ -48,21 +37,9 @@ def imports_at_load(module: str) -> set[str]:
         node = nodes.pop()
         if isinstance(node, ast.ImportFrom):
             found.update(_imported(node, package))
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        elif not (at_load and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             nodes.extend(ast.iter_child_nodes(node))
     return found & SOURCES.keys()
-
-
-def reached(module: str, graph: dict[str, set[str]]) -> set[str]:
-    """Follow the imports of a module, and theirs; return all modules on the way."""
-    found: set[str] = set()
-    ahead = [*graph[module]]
-    while ahead:
-        imported = ahead.pop()
-        if imported not in found:
-            found.add(imported)
-            ahead.extend(graph[imported])
-    return found
 
 
 def _imported(node: ast.ImportFrom, package: str) -> Iterator[str]:
@@ -101,7 +78,7 @@ def test_a_module_imports_only_from_the_layers_below_its_own() -> None:
     upwards = {
         (module, imported)
         for module in SOURCES
-        for imported in imports(module) & set(SOURCES)
+        for imported in imports(module)
         if package_of(imported) != package_of(module)
         and layer[package_of(imported)] <= layer[package_of(module)]
     }
@@ -111,25 +88,7 @@ def test_a_module_imports_only_from_the_layers_below_its_own() -> None:
 
 
 def test_no_modules_import_each_other_directly_or_by_way_of_others() -> None:
-    graph = {module: imports_at_load(module) for module in SOURCES}
-
-    circles = {
-        frozenset(other for other in reached(module, graph) if module in reached(other, graph))
-        for module in graph
-        if module in reached(module, graph)
-    }
-
-    assert [sorted(circle) for circle in circles] == []
-
-
-def test_a_package_opens_with_a_sentence_that_tells_what_lives_there() -> None:
-    packages = [name for name, path in SOURCES.items() if path.name == "__init__.py"]
-
-    for module in packages:
-        first, *rest = (ast.get_docstring(tree(module)) or "").splitlines() or [""]
-        assert first.endswith((".", ":")), f"{module}: one line, with its full stop"
-        assert len(first.split()) >= 4, module
-        assert not rest or not rest[0], f"{module}: then an empty line"
+    TopologicalSorter({module: imports(module, at_load=True) for module in SOURCES}).prepare()
 
 
 def test_the_name_of_a_dialect_is_read_in_dialects_only() -> None:
@@ -149,21 +108,6 @@ def _is_dialect(node: ast.expr) -> bool:
     return name == "dialect"
 
 
-def test_nothing_imports_alembic_but_migration_and_nothing_imports_migration() -> None:
-    for module in SOURCES:
-        if package_of(module) != "migration":
-            used = {imported.partition(".")[0] for imported in imports(module)}
-            packages = {package_of(imported) for imported in imports(module) & set(SOURCES)}
-            assert not {"alembic"} & used | {"migration"} & packages, module
-
-
-def test_the_folder_of_migrations_is_no_package() -> None:
-    folder = ROOT / "alembic"
-
-    assert (folder / "env.py").exists()
-    assert not (folder / "__init__.py").exists()  # it would hide the library
-
-
 def test_the_state_diagram_shows_the_transitions_of_every_verb_that_there_is() -> None:
     drawn = {(here, there, verb) for here, there, verb in arrows() if "[*]" not in (here, there)}
 
@@ -175,14 +119,6 @@ def test_the_state_diagram_shows_the_transitions_of_every_verb_that_there_is() -
     }
 
     assert drawn == declared
-
-
-def test_the_state_diagram_names_statuses_and_public_verbs() -> None:
-    states = {state for here, there, _ in arrows() for state in (here, there)}
-    verbs = {verb for _, _, verb in arrows()}
-
-    assert states == {"[*]", *map(str, JobStatus)}
-    assert verbs <= set(sa_jobqueue.__all__)
 
 
 def test_pages_link_to_files_that_are_there() -> None:

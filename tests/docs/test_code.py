@@ -4,65 +4,29 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from types import ModuleType
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
-from sqlalchemy import URL, Engine, String, inspect, select, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy import Engine, String, func, insert, inspect, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import sa_jobqueue
-from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin, claim, complete, migration, stats
-from sa_jobqueue.worker import Worker
+from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin, claim, complete, stats
+from sa_jobqueue.bulk import FileLog, LoadState
+from sa_jobqueue.migration import patiently
 from tests.migration.support import migrating
-from tests.support import make_engine
+from tests.models import Email
+from tests.support import SERVERS
 
-from .markdown import ROOT, code_blocks, page, table
-
-
-def run(code: str, **given: Any) -> dict[str, Any]:
-    """Run code of a page with the names that it takes for granted; return all its names."""
-    module = ModuleType("page")
-    names = vars(module)
-    names.update(given)
-    sys.modules["page"] = module  # annotations are looked up there
-    # Without the annotations of this module's future.
-    exec(compile(code, "page", "exec", dont_inherit=True), names)
-    return names
+from .markdown import ROOT, code_blocks, page, run, table
 
 
 def code_of(name: str) -> list[str]:
     return code_blocks(page(f"docs/{name}.md"), "python")
-
-
-@pytest.fixture
-def engine(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def taken_for_granted(engine: Engine) -> dict[str, Any]:
-    """Give what pages leave out: imports, a base, a session."""
-
-    class Base(DeclarativeBase):
-        pass
-
-    return {
-        **vars(sqlalchemy),
-        **vars(sa_jobqueue),
-        **vars(migration),
-        "Base": Base,
-        "Mapped": Mapped,
-        "mapped_column": mapped_column,
-        "engine": engine,
-        "Session": sessionmaker(engine, expire_on_commit=False),
-    }
 
 
 @pytest.mark.parametrize(
@@ -87,19 +51,6 @@ def test_a_page_that_needs_nothing_prints_what_it_says(
     run("\n".join(code_of(name)))
 
     assert capsys.readouterr().out.splitlines() == printed
-
-
-def test_coming_from_a_task_that_an_old_worker_does_not_know_keeps_its_attempts() -> None:
-    names = run("\n".join(code_of("coming-from")))
-    task, engine = names["Task"], names["engine"]
-    with Session(engine) as session:
-        session.add(task(name="multiply", arguments={"x": 2, "y": 3}))
-        session.commit()
-
-        Worker(engine, names["tasks"], drain=True).run()
-
-        new = select(task.status, task.attempts).where(task.name == "multiply")
-        assert session.execute(new).one() == ("unclaimed", 0)
 
 
 def test_positions_shows_a_job_its_place_and_its_time(engine: Engine) -> None:
@@ -258,27 +209,93 @@ def test_retries_counts_delays_and_brings_back(
         assert names["again"] == [email]
 
 
-def test_an_error_is_cut_to_what_the_users_own_column_holds(engine: Engine) -> None:
-    RetriesBase.metadata.create_all(engine)
+def test_bulk_loads_the_rows_of_a_list_and_of_a_table(
+    taken_for_granted: dict[str, Any], engine: Engine, tmp_path: Path
+) -> None:
+    loading, _, in_tables, _ = code_of("bulk")
+    names = {**taken_for_granted, "folder": tmp_path / "log", "Email": Email}
+    Email.__table__.create(engine)  # type: ignore[attr-defined]  # it is a Table
+    count = select(func.count()).select_from(Email)
+
+    names = run(loading, **names)
     with Session(engine) as session:
-        session.add_all([Retried(recipient="anna"), Retried(recipient="bert")])
-        failed, cancelled = claim(session, Retried, owner="w", limit=2)
+        assert session.scalar(count) == 0
+    run(in_tables, **names)
 
-        sa_jobqueue.fail(session, failed, error="\N{PILE OF POO}" * 501)
-        sa_jobqueue.cancel_claimed(session, cancelled, reason="ä" * 501)
+    with Session(engine) as session:
+        assert session.scalar(count) == 1_000
+
+
+def test_bulk_loads_resumes_and_rolls_back_a_source_of_ones_own(tmp_path: Path) -> None:
+    stored: set[str] = set()
+    limit, storing = [3], threading.Lock()
+
+    def upload(name: str) -> None:
+        with storing:
+            if len(stored | {name}) > limit[0]:
+                raise OSError("no space")
+            stored.add(name)
+
+    names: dict[str, Any] = {
+        "names": ["a", "b", "c", "d", "e"],
+        "folder": tmp_path / "log",
+        "upload": upload,
+        "remove": stored.discard,
+    }
+    *_, own = code_of("bulk")
+
+    with pytest.raises(OSError, match="no space"):
+        run(own, **names)
+    names = vars(sys.modules["page"])
+    load = names["BulkLoad"](names["Uploads"](names["names"]), FileLog(names["folder"]))
+    assert load.state is LoadState.BLOCKED
+    assert len(stored) == 3
+    limit[0] = 5
+    load.run()
+
+    assert (load.state, stored) == (LoadState.CLEANING, {"a", "b", "c", "d", "e"})
+    load.rollback()
+    assert (load.state, stored) == (LoadState.CANCELLED, set())
+
+
+def execute_line(engine: Engine, when: str) -> None:
+    """Run the statements of a line of the page as it says."""
+    (line,) = (
+        line
+        for line in table(page("docs/partitions.md"), "partitions")
+        if line["partitions"] == when
+    )
+    cell = line["PostgreSQL" if engine.dialect.name == "postgresql" else "MySQL, MariaDB"]
+    for code in re.findall("`([^`]+)`", cell):
+        if " " in code:
+            with migrating(engine) as op:
+                patiently(op, lambda: op.execute(code))  # noqa: B023 - called at once
+
+
+def add(engine: Engine, report: Any, *days: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(insert(report), [{"day": date(2030, 1, day)} for day in days])
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_partitions_makes_adds_and_drops_days(engine: Engine) -> None:
+    models = run(code_of("partitions")[0])
+    report = models["Report"]
+
+    models["Base"].metadata.create_all(engine)
+    execute_line(engine, "the first days")
+    add(engine, report, 1, 2)
+    execute_line(engine, "add a day")
+    add(engine, report, 3)
+
+    with Session(engine, expire_on_commit=False) as session:
+        complete(session, claim(session, report, owner="w", limit=2))
         session.commit()
-
-        kept = [str(kept) for kept in session.scalars(select(Retried.why))]
-    assert [460 < len(error) <= 500 for error in kept] == [True, True]
-
-
-def test_the_policies_delay_as_the_table_of_retries_says() -> None:
-    known = {**vars(sa_jobqueue), "timedelta": timedelta}
-    lines = table(page("docs/retries.md"), "policy")
-    units = (timedelta(minutes=1), timedelta(seconds=1))
-    for line, unit in zip(lines, units, strict=False):
-        policy = eval(line["policy"].strip("`"), known)
-        numbers = re.findall(r"\d+", line["after the attempts 1, 2, 3, .."])
-        for attempt, number in enumerate(numbers[:3], start=1):
-            assert 0.9 <= policy(attempt) / (int(number) * unit) <= 1, (line, attempt)
-        assert policy(99) <= timedelta(hours=1)
+        execute_line(engine, "drop a day")
+        assert [job.day.day for job in claim(session, report, owner="w", limit=9)] == [3]
+        assert session.scalar(select(func.count()).select_from(report)) == 2
+    if engine.dialect.name == "postgresql":
+        assert {index["name"] for index in inspect(engine).get_indexes("report_d3")} == {
+            "report_d3_status_id_day_idx",
+            "report_d3_status_owner_date_idx",
+        }

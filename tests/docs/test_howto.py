@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import re
@@ -12,16 +11,19 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from sqlalchemy import URL, Column, DateTime, Engine, Integer, MetaData, Table, insert, text
+from sqlalchemy.orm import Session
 
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
 from tests.support import make_engine, until
 
 from .followed import Reader, free_ports, need_curl, part, reader
-from .markdown import ROOT, code_blocks, page, table
+from .markdown import code_blocks, page, run
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -33,6 +35,36 @@ ALEMBIC = {
         "revision, down_revision = '0001', None\ndef upgrade(): pass\ndef downgrade(): pass\n"
     ),
 }
+
+
+#: The module that pages take for granted.
+SHOP = """
+import os
+
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from sa_jobqueue import JobMixin, JobQueue
+
+engine = create_engine(os.environ.get("DATABASE_URL", "sqlite:///shop.db"))
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Email(JobMixin, Base):
+    __tablename__ = "email"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+outbox = JobQueue(Email)
+
+
+@outbox.handler
+def send(email: Email) -> None:
+    pass
+"""
 
 
 def shown(url: URL) -> str:
@@ -71,19 +103,10 @@ def test_the_mails_of_a_customer_are_sent_in_order(tmp_path: Path) -> None:
     assert re.findall(r"bo: (ordered|paid|shipped)", sent) == ["ordered", "paid", "shipped"]
 
 
-def test_a_booking_is_written_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["exactly-once", "test-handlers", "schedule"])
+def test_a_page_prints_what_it_says(name: str, tmp_path: Path) -> None:
     with reader(tmp_path) as following:
-        following.follow(page("docs/howto-exactly-once.md"))
-
-
-def test_handlers_are_tested(tmp_path: Path) -> None:
-    with reader(tmp_path) as following:
-        following.follow(page("docs/howto-test-handlers.md"))
-
-
-def test_a_job_runs_every_night(tmp_path: Path) -> None:
-    with reader(tmp_path) as following:
-        following.follow(page("docs/howto-schedule.md"))
+        following.follow(page(f"docs/howto-{name}.md"))
 
 
 def test_a_load_that_was_killed_goes_on(tmp_path: Path) -> None:
@@ -106,7 +129,7 @@ def test_a_load_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert "CLEANING" not in loading.printed
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.only_on("postgresql")
 def test_the_index_of_a_slow_claim_is_built_again(
     database: Engine, fresh_database: URL, tmp_path: Path
 ) -> None:
@@ -124,28 +147,6 @@ def test_the_index_of_a_slow_claim_is_built_again(
         assert "1 passed" in following.run("pytest -q test_shop.py")
 
 
-SHOP = """
-import os
-
-from sqlalchemy import create_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-
-from sa_jobqueue import JobMixin, JobQueue
-
-engine = create_engine(os.environ["DATABASE_URL"])
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Email(JobMixin, Base):
-    __tablename__ = "email"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-outbox = JobQueue(Email)
-"""
 FIXTURES = """
 import pytest, shop
 
@@ -161,12 +162,6 @@ def outbox():
 """
 
 
-def test_the_checks_of_a_slow_claim_are_those_of_the_doctor() -> None:
-    known = {line["check"] for line in table(page("docs/doctor.md"), "check")}
-
-    assert {line["check"] for line in table(page("docs/howto-slow-claim.md"), "check")} <= known
-
-
 ORDERS = Table(
     "orders",
     MetaData(),
@@ -175,7 +170,7 @@ ORDERS = Table(
 )
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.only_on("postgresql")
 def test_the_old_orders_of_a_large_table_become_no_jobs(
     database: Engine, fresh_database: URL, tmp_path: Path
 ) -> None:
@@ -219,13 +214,6 @@ def test_a_worker_runs_on_pgbouncer(database: Engine, fresh_database: URL, tmp_p
         pytest.skip(str(missing))
 
 
-def test_the_drivers_of_the_page_have_the_settings_that_are_tested() -> None:
-    tested = {line["driver"]: line for line in table(page("docs/integrations.md"), "driver")}
-
-    for line in table(page("docs/howto-pgbouncer.md"), "driver"):
-        assert line == tested[line["driver"]]
-
-
 def test_the_web_page_is_behind_a_login(tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
     pytest.importorskip("itsdangerous")
@@ -234,64 +222,84 @@ def test_the_web_page_is_behind_a_login(tmp_path: Path) -> None:
         following.follow(page("docs/howto-web-behind-login.md"))
 
 
-class TestDeploying:
-    """docs/howto-deploy.md."""
-
-    PAGE = page("docs/howto-deploy.md")
-
-    def started(self, following: Reader, command: str) -> None:
-        """Start workers with a job, and stop them by SIGTERM while it runs."""
+def test_the_service_and_the_container_finish_what_runs_when_they_are_stopped(
+    tmp_path: Path,
+) -> None:
+    howto = page("docs/howto-deploy.md")
+    (unit,) = code_blocks(howto, "ini")
+    (command,) = re.findall(r"^ExecStart=\S*/bin/(.*)$", unit, re.M)
+    (timeout,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.M)
+    (container,) = re.findall(r"^CMD (.*)$", code_blocks(howto, "dockerfile")[0], re.M)
+    with reader(tmp_path, environment={"DATABASE_URL": "sqlite:///shop.db"}) as following:
+        following.follow(part(howto, "The application"))
         following.run("python -c 'from jobs import *; Base.metadata.create_all(engine)'")
-        following.run(
-            "python -c 'from jobs import *; from sqlalchemy.orm import Session\n"
-            's = Session(engine); s.add(Email(recipient="ann")); s.commit()\''
-        )
-        workers = following.open_terminal(command)
-        until(lambda: "sending to ann" in workers.printed, 60)
-        workers.process.send_signal(signal.SIGTERM)
-        assert workers.end() == 0, workers.printed
-        assert "sent to ann" in workers.printed
+        for started in (command, shlex.join(json.loads(container))):
+            stop_while_a_job_runs(following, started)
 
-    @pytest.fixture
-    def following(self, tmp_path: Path) -> Iterator[Reader]:
-        with reader(tmp_path, environment={"DATABASE_URL": "sqlite:///shop.db"}) as following:
-            following.follow(part(self.PAGE, "The application"))
-            yield following
+        following.follow(part(howto, "Pause a queue"))
+        following.follow(part(howto, "What to check"))
 
-    def test_the_service_finishes_what_runs_when_it_is_stopped(self, following: Reader) -> None:
-        (unit,) = code_blocks(self.PAGE, "ini")
-        parser = configparser.ConfigParser(interpolation=None)
-        parser.optionxform = str  # type: ignore[method-assign,assignment]  # as systemd reads names
-        parser.read_string(unit)
-        service = parser["Service"]
-        command = service["ExecStart"].removeprefix("/srv/shop/.venv/bin/")
-
-        self.started(following, f"exec {command}")
-
-        grace = int(command.split("--grace ")[1].split()[0])
-        assert int(service["TimeoutStopSec"]) > grace
-
-    def test_the_container_finishes_what_runs_when_it_is_stopped(self, following: Reader) -> None:
-        (file,) = code_blocks(self.PAGE, "dockerfile")
-        (command,) = re.findall(r"^CMD (.*)$", file, re.M)
-
-        self.started(following, f"exec {shlex.join(json.loads(command))}")
-
-    def test_a_queue_is_paused_and_looked_at(self, following: Reader) -> None:
-        following.run("python -c 'from jobs import *; Base.metadata.create_all(engine)'")
-
-        following.follow(part(self.PAGE, "Pause a queue"))
-        following.follow(part(self.PAGE, "What to check"))
+    assert int(timeout) > int(command.split("--grace ")[1].split()[0])
 
 
-def test_each_page_is_short_and_tells_what_can_go_wrong() -> None:
-    pages = sorted((ROOT / "docs").glob("howto-*.md"))
+def stop_while_a_job_runs(following: Reader, command: str) -> None:
+    """Start workers with a job, and stop them by SIGTERM while it runs."""
+    following.run(
+        "python -c 'from jobs import *; from sqlalchemy.orm import Session\n"
+        's = Session(engine); s.add(Email(recipient="ann")); s.commit()\''
+    )
+    workers = following.open_terminal(f"exec {command}")
+    until(lambda: "sending to ann" in workers.printed, 60)
+    workers.process.send_signal(signal.SIGTERM)
+    assert workers.end() == 0, workers.printed
+    assert "sent to ann" in workers.printed
 
-    assert len(pages) == 10
-    for howto in pages:
-        found = howto.read_text(encoding="utf-8")
-        assert re.findall("^## What (?:to check|can go wrong)", found, re.M), howto
-        assert len(found.splitlines()) <= 150, howto
+
+@pytest.mark.parametrize(
+    ("heading", "command"),
+    [
+        ("Count what processes do", None),
+        ("Serve metrics from your own program", "python run_worker.py"),
+    ],
+)
+def test_the_programs_of_the_page_serve_counts_and_depth(
+    heading: str, command: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    ports = free_ports("9100")
+    replaced = {**ports, "/run/shop": str(tmp_path / "counts")}
+    with reader(
+        tmp_path, replaced=replaced, environment={"SA_JOBQUEUE_URL": "sqlite:///shop.db"}
+    ) as following:
+        following.write("shop/queues.py", SHOP)
+        insert_twenty()
+
+        following.follow(part(page("docs/observability.md"), heading))
+        if command is not None:
+            following.terminals.append(following.open_terminal(command))
+
+        until(lambda: all_twenty_are_counted(f"http://127.0.0.1:{ports['9100']}/metrics"), 60)
+
+
+def insert_twenty() -> None:
+    """Insert twenty jobs into the database of that module."""
+    names = run(SHOP)
+    names["Base"].metadata.create_all(names["engine"])
+    with Session(names["engine"]) as session, session.begin():
+        session.add_all([names["Email"]() for _ in range(20)])
+    names["engine"].dispose()
+
+
+def all_twenty_are_counted(address: str) -> bool:
+    """Tell whether depth and events are served together, under one label."""
+    try:
+        found = urlopen(address).read().decode()
+    except URLError:  # not yet
+        return False
+    assert "pid=" not in found
+    finished = 'jobqueue_events_total{event="finished",queue="email"} 20.0'
+    return finished in found and 'jobqueue_due_jobs{queue="email"} 0.0' in found
 
 
 def divided(text: str, *beginnings: str) -> list[str]:

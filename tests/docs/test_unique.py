@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import URL, Computed, Engine, Index, select, text
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    RetryMixin,
     claim,
     complete,
     enqueue,
@@ -25,53 +22,24 @@ from sa_jobqueue import (
     release,
     retry,
 )
-from sa_jobqueue.worker import Worker
-from tests.support import make_engine
 
-from .markdown import code_blocks, page
+from .markdown import code_blocks, page, run
 
 BLOCKS = code_blocks(page("docs/unique.md"), "python")
 FOREVER, FOREVER_USE, UNFINISHED, PARTIAL, BACK, FRESH = BLOCKS
 FORCE = timedelta(0)
 
 
-def model(*blocks: str) -> Any:
-    """Make the classes of the page; return the last one."""
-
-    class Base(DeclarativeBase):
-        pass
-
-    names: dict[str, Any] = {
-        "__name__": "models",
-        "Base": Base,
-        "Computed": Computed,
-        "Index": Index,
-        "JobMixin": JobMixin,
-        "Mapped": Mapped,
-        "RetryMixin": RetryMixin,
-        "mapped_column": mapped_column,
-        "text": text,
-    }
-    for block in blocks:
-        exec(compile(block, "docs/unique.md", "exec", dont_inherit=True), names)
-    return Base.__subclasses__()[-1]
-
-
 @pytest.fixture
-def tabled(db_url: URL) -> Iterator[Callable[..., tuple[Engine, Any]]]:
-    """Make classes of the page, and their tables."""
-    engine, made = make_engine(db_url), []
+def tabled(taken_for_granted: dict[str, Any], engine: Engine) -> Callable[..., tuple[Engine, Any]]:
+    """Make the last class of blocks of the page, and its table."""
 
-    def make(*blocks: str) -> tuple[Engine, Any]:
-        entity = model(*blocks)
-        made.append(entity)
-        entity.metadata.create_all(engine)
-        return engine, entity
+    def make(block: str) -> tuple[Engine, Any]:
+        base = run(block, **taken_for_granted)["Base"]
+        base.metadata.create_all(engine)
+        return engine, base.__subclasses__()[-1]
 
-    yield make
-    for entity in made:
-        entity.metadata.drop_all(engine)
-    engine.dispose()
+    return make
 
 
 Tabled = Callable[..., tuple[Engine, Any]]
@@ -167,23 +135,3 @@ def test_there_is_one_unclaimed_job_for_each_key_while_another_runs(tabled: Tabl
         session.commit()
 
         assert statuses(session, entity) == [(1, "unclaimed")] * 3
-
-
-def test_a_stopped_worker_leaves_a_job_whose_key_waits_again_to_a_reap(
-    tabled: Tabled, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine, entity = tabled(FRESH)
-
-    def handler(job: Any) -> None:
-        with Session(engine) as session:
-            add(session, entity, 2)
-        worker.stop()
-
-    worker = Worker(engine, JobQueue(entity), handler, limit=2)
-    with Session(engine) as session:
-        add(session, entity, 1, 2)
-
-        worker.run()
-
-        assert statuses(session, entity) == [(1, "done"), (2, "claimed"), (2, "unclaimed")]
-    assert " 2 could not be released; a reap returns the jobs to the queue" in caplog.text

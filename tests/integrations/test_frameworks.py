@@ -19,7 +19,6 @@ from tests.support import until
 
 ROOT = Path(__file__).parents[2]
 FASTAPI, FLASK = code_blocks(page("docs/frameworks.md"), "python")
-ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 #: What runs the FastAPI application as its server does: start, a request, stop.
 REQUEST = """
@@ -31,22 +30,14 @@ with TestClient(shop.app) as client:
     sys.stdin.readline()
 """
 
-#: What runs an application whose tables are missing, which ends its worker.
+#: What runs the application where its tables are missing, which ends its worker.
 WITHOUT_TABLES = """
 from fastapi.testclient import TestClient
-import {module}, sys
+import shop, sys
 
-{prepare}
-with TestClient({application}):
+with TestClient(shop.app):
     sys.stdin.readline()
 """
-
-FASTAPI_ALONE = WITHOUT_TABLES.format(module="shop", prepare="", application="shop.app")
-ORDERS_ALONE = WITHOUT_TABLES.format(
-    module="orders.app, os, sqlalchemy",
-    prepare="orders.app.use(sqlalchemy.create_engine(os.environ['DATABASE_URL']))",
-    application="orders.app.shop",
-)
 
 
 @pytest.fixture
@@ -90,12 +81,12 @@ def is_done(engine: Engine) -> bool:
         return session.execute(text("SELECT status FROM shop_email")).all() == [("done",)]
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.only_on("postgresql")
 def test_a_worker_lives_as_long_as_a_fastapi_application(
-    database: Engine, db_alias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fastapi")
-    url = database.url.set(drivername=ASYNC_DRIVERS[db_alias])
+    url = database.url.set(drivername="postgresql+asyncpg")
     create_tables(database, FASTAPI, monkeypatch, url)
 
     with started(tmp_path, FASTAPI, url, "-c", REQUEST) as server:
@@ -108,17 +99,12 @@ def test_a_worker_lives_as_long_as_a_fastapi_application(
     assert (output, server.returncode) == ("sent to ann\n", 0)
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
-@pytest.mark.parametrize("code", [FASTAPI_ALONE, ORDERS_ALONE], ids=["lifespan", "thread"])
-def test_an_application_ends_with_its_worker(
-    database: Engine, db_alias: str, tmp_path: Path, code: str
-) -> None:
+@pytest.mark.only_on("postgresql")
+def test_an_application_ends_with_its_worker(database: Engine, tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
-    url = database.url
-    if code is FASTAPI_ALONE:
-        url = url.set(drivername=ASYNC_DRIVERS[db_alias])
+    url = database.url.set(drivername="postgresql+asyncpg")
 
-    with started(tmp_path, FASTAPI, url, "-c", code) as server:
+    with started(tmp_path, FASTAPI, url, "-c", WITHOUT_TABLES) as server:
         try:
             server.wait(timeout=60)
         finally:
@@ -130,7 +116,7 @@ def test_an_application_ends_with_its_worker(
     assert "the worker has ended, and the application with it" in said
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.only_on("sqlite")
 def test_flask_starts_a_worker_whose_handlers_see_the_application(
     database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

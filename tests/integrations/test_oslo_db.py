@@ -83,18 +83,6 @@ def test_a_writer_commits_claims_and_finishes(facade: Any, context: Context) -> 
     assert first.updated_at is not None  # its onupdate
 
 
-def test_a_block_that_raises_undoes_its_claim(facade: Any, context: Context) -> None:
-    def claim_and_fail() -> None:
-        with facade.writer.using(context) as session:
-            claim(session, Job, owner="w")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        claim_and_fail()
-
-    assert statuses(facade, context) == ["unclaimed"] * 2
-
-
 def test_a_reader_commits_no_claim(facade: Any, context: Context) -> None:
     with facade.reader.using(context) as session:
         claim(session, Job, owner="w")

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import URL, Engine, NullPool, create_engine, select, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import sa_jobqueue.asyncio as queues
@@ -52,6 +52,9 @@ UNPREPARED: dict[str, dict[str, Any]] = {
         "prepared_statement_name_func": lambda: "",
     },
 }
+
+Found = TypeVar("Found")
+
 #: So often a statement runs until psycopg would have prepared it.
 OFTEN = 8
 
@@ -112,111 +115,84 @@ def elsewhere(pooled: Callable[..., Engine]) -> Iterator[Callable[[], None]]:
         yield swap
 
 
-@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+@pytest.mark.parametrize("driver", UNPREPARED)
 def test_claims_and_finishes_run_on_whatever_server_connection_is_free(
     engine: Engine,
-    pooled: Callable[..., Engine],
+    pooled: Callable[..., Any],
     elsewhere: Callable[[], None],
     driver: str,
 ) -> None:
     add_tasks(engine, OFTEN)
     through = pooled(driver)
 
-    for _ in range(OFTEN):
-        with Session(through, expire_on_commit=False) as session:
+    def work(session: Session) -> None:
+        for _ in range(OFTEN):
             tasks = claim(session, Task, owner="w", limit=1)
             session.commit()
             elsewhere()
             complete(session, tasks)
             session.commit()
 
-    assert statuses(engine) == ["done"] * OFTEN
-
-
-def test_asyncpg_claims_and_finishes_on_whatever_server_connection_is_free(
-    engine: Engine, pooled: Callable[..., Any], elsewhere: Callable[[], None]
-) -> None:
-    add_tasks(engine, OFTEN)
-    through = pooled("asyncpg")
-
-    async def work() -> None:
-        for _ in range(OFTEN):
-            async with AsyncSession(through, expire_on_commit=False) as session:
-                tasks = await queues.claim(session, Task, owner="w", limit=1)
-                await session.commit()
-                elsewhere()
-                await queues.complete(session, tasks)
-                await session.commit()
-        await through.dispose()
-
-    asyncio.run(work())
+    run(through, work)
 
     assert statuses(engine) == ["done"] * OFTEN
 
 
-@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 def test_a_worker_goes_through_it_and_its_owner_by_the_direct_way(
-    engine: Engine, pooled: Callable[..., Engine], driver: str
+    engine: Engine, pooled: Callable[..., Any], driver: str
 ) -> None:
     add_tasks(engine, 3)
-
-    with Owner(engine) as owner:
-        through = pooled(driver)
-        Worker(through, JobQueue(Task), lambda task: None, owner=owner, drain=True).run()
-
-    assert statuses(engine) == ["done"] * 3
-
-
-def test_an_async_worker_goes_through_it_and_its_owner_by_the_direct_way(
-    engine: Engine, pooled: Callable[..., Any]
-) -> None:
-    add_tasks(engine, 3)
+    through = pooled(driver)
 
     async def handle(task: Task) -> None: ...
 
     async def work(owner: Owner) -> None:
-        through = pooled("asyncpg")
         worker = queues.AsyncWorker(through, JobQueue(Task), handle, owner=owner, drain=True)
         await worker.run()
         await through.dispose()
 
     with Owner(engine) as owner:
-        asyncio.run(work(owner))
+        if driver == "asyncpg":
+            asyncio.run(work(owner))
+        else:
+            Worker(through, JobQueue(Task), lambda task: None, owner=owner, drain=True).run()
 
     assert statuses(engine) == ["done"] * 3
 
 
-@pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])
+@pytest.mark.parametrize(
+    ("driver", "setting"),
+    [("psycopg", "prepare_threshold"), ("asyncpg", "prepared_statement_cache_size")],
+)
 def test_the_doctor_names_the_settings_of_a_driver_that_prepares_statements(
-    engine: Engine, pooled: Callable[..., Engine], driver: str
+    engine: Engine, pooled: Callable[..., Any], driver: str, setting: str
 ) -> None:
-    (as_it_is,) = fixes(pooled(driver, settings={}))
-    (with_settings,) = fixes(pooled(driver))
+    (as_it_is,) = run(pooled(driver, settings={}), fixes)
+    (with_settings,) = run(pooled(driver), fixes)
 
-    assert ("prepare_threshold" in as_it_is) == (driver == "psycopg")
-    assert "prepare_threshold" not in with_settings
+    assert setting in as_it_is
+    assert setting not in with_settings
 
 
-def test_the_doctor_names_the_settings_of_asyncpg(
-    engine: Engine, pooled: Callable[..., Any]
-) -> None:
-    async def examined(settings: dict[str, Any] | None) -> list[str]:
-        through = pooled("asyncpg", settings=settings)
-        async with AsyncSession(through) as session:
-            found = await session.run_sync(fixes)
+def fixes(session: Session) -> list[str]:
+    findings = examine(session, Task).findings
+    return [finding.fix for finding in findings if finding.check == "pooler"]
+
+
+def run(through: Any, work: Callable[[Session], Found]) -> Found:
+    """Run code with a session of an engine, or with that of an asynchronous one."""
+
+    async def run_awaited() -> Found:
+        async with AsyncSession(through, expire_on_commit=False) as session:
+            found = await session.run_sync(work)
         await through.dispose()
         return found
 
-    (as_it_is,) = asyncio.run(examined({}))
-    (with_settings,) = asyncio.run(examined(None))
-
-    assert "prepared_statement_cache_size" in as_it_is
-    assert "prepared_statement_cache_size" not in with_settings
-
-
-def fixes(bind: Any) -> list[str]:
-    findings = examine(bind, Task).findings
-    return [finding.fix for finding in findings if finding.check == "pooler"]
+    if isinstance(through, AsyncEngine):
+        return asyncio.run(run_awaited())
+    with Session(through, expire_on_commit=False) as session:
+        return work(session)
 
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])

@@ -134,7 +134,11 @@ PROMISES = (
             ),
             NO_COUNT,
         ),
-        ("tests/contract/claim/test_concurrency.py",),
+        (
+            "tests/contract/claim/test_claim.py::"
+            "test_a_claimed_job_is_claimed_by_nobody_until_it_is_released_or_reaped",
+            "tests/contract/claim/test_concurrency.py",
+        ),
     ),
     Promise(
         "When a worker's process ends, other workers get its jobs within seconds.",

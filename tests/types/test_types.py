@@ -34,21 +34,3 @@ def test_pyright_finds_no_error_in_a_users_file() -> None:
     checked = check("pyright", "--pythonpath", sys.executable, str(API))
 
     assert "0 errors, 0 warnings" in checked.stdout, checked
-
-
-def test_a_claim_is_revealed_as_one_of_the_users_class() -> None:
-    code = """
-from tests.types.api import OUTBOX, Email, Sessions
-from sa_jobqueue import claim
-reveal_type(claim(Sessions(), Email, owner="w"))
-reveal_type(claim(Sessions(), Email, owner="w").first())
-reveal_type(OUTBOX.claim(Sessions(), owner="w")[0])
-"""
-
-    revealed = check(*MYPY, "-c", code).stdout
-
-    assert [line.partition("Revealed type is ")[2] for line in revealed.splitlines()[:3]] == [
-        '"sa_jobqueue.fence.claim.Claim[tests.types.api.Email]"',
-        '"tests.types.api.Email | None"',
-        '"tests.types.api.Email"',
-    ]

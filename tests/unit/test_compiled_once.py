@@ -20,7 +20,7 @@ from sqlalchemy import (
     text,
 )
 
-from sa_jobqueue.sessions.compiled_once import compiled_once
+from sa_jobqueue.sessions.writer import compiled_once
 
 
 def engine_in_memory() -> Engine:

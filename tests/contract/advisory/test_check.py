@@ -123,23 +123,6 @@ def test_a_claim_goes_on_behind_rows_that_failed_the_check(
     assert (claimed.lost, kept(engine)) == (30, limit)
 
 
-def test_rows_that_never_pass_the_check_hold_nobody_up(engine: Engine, mailing: Session) -> None:
-    add_subscriptions(mailing, 5)
-    # True only in the locking statement, for the rows at the head.
-    locking = func.current_setting("sa_jobqueue.locking", True) == "on"
-    switch = text("SELECT set_config('sa_jobqueue.locking', :value, true)")
-
-    def turn(value: str) -> Callable[[], None]:
-        return lambda: mailing.connection().execute(switch, {"value": value}).close()
-
-    connection = mailing.connection()
-    with before(connection, LOCKING, turn("on")), before(connection, CHECKING, turn("off")):
-        claimed = claim_subscriptions(mailing, locking | (Subscription.id > 3), limit=1)
-
-    assert ids(claimed) == [4]
-    assert kept(engine) == 1
-
-
 def test_one_of_several_rows_with_the_same_lock_is_claimed(
     engine: Engine, mailing: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,15 +14,14 @@ from sqlalchemy import (
     Integer,
     String,
     TypeDecorator,
-    func,
     select,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import JobQueue, advisory_session, claim, complete, release
+from sa_jobqueue import advisory_session, claim, complete, release
 from tests.contract.subscriptions import in_autocommit, kept
-from tests.models import Animal, Cat, Document, Dog, Message, Order, Pair
+from tests.models import Animal, Cat, Dog
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -77,13 +75,6 @@ class Numbered(OtherBase):
     """The table of Decorated as another application sees it."""
 
     __tablename__ = "decorated_key"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class NotUnique(OtherBase):
-    """The table of ByRange with a key that is not unique: rows of two partitions have it."""
-
-    __tablename__ = "by_range"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
@@ -210,18 +201,6 @@ def test_a_key_is_locked_as_the_same_whatever_a_model_says_of_its_type(
         assert not claim(other, entity, strategy="advisory", limit=5)
 
 
-def test_rows_that_a_model_cannot_tell_apart_leave_no_lock_behind(engine: Engine) -> None:
-    add(engine, *(ByRange(**row) for row in KEYS[ByRange]))
-
-    with advisory_session(engine) as session:
-        claimed = claim(session, NotUnique, strategy="advisory", limit=5)
-
-        assert (len(claimed), kept(engine)) == (1, 1)
-        complete(session, claimed)
-        session.commit()
-        assert kept(engine) == 0
-
-
 # -- times in keys -------------------------------------------------------------
 
 
@@ -286,34 +265,3 @@ def test_the_tables_of_tenants_are_told_apart_on_one_connection(engine: Engine) 
 
 
 # -- queues of all sorts -------------------------------------------------------
-
-
-def test_queues_of_all_sorts_are_claimed_in_their_order_and_finished(engine: Engine) -> None:
-    ids = [uuid.UUID(int=number) for number in (3, 1, 2)]
-    rows: dict[type[Any], list[Any]] = {
-        Message: [Message(sequence=number) for number in (1, 3, 2)],
-        Order: [Order(job_priority=number) for number in (2, 3, 1)],
-        Pair: [Pair(left=1, right=letter) for letter in "bca"],
-        Document: [Document(id=id_, created=place) for place, id_ in enumerate(ids)],
-    }
-    places = {Message: [1, 2], Order: [2, 0], Pair: [2, 0], Document: [0, 1]}
-    for added in rows.values():
-        add(engine, *added)
-
-    with advisory_session(engine) as session:
-        for entity, added in rows.items():
-            wanted = [entity.channel == "sms"] if entity is Message else []
-            queue = JobQueue(entity, *wanted, strategy="advisory")
-
-            claimed = queue.claim(session, owner="w", limit=2)
-
-            with Session(engine) as reader:
-                keys = [reader.merge(row, load=True) for row in added]
-                expected = [session.identity_key(instance=keys[place]) for place in places[entity]]
-            assert [session.identity_key(instance=row) for row in claimed] == expected, entity
-            assert kept(engine) == 2
-            queue.complete(session, claimed)
-            session.commit()
-            assert kept(engine) == 0
-        left = {entity: session.scalar(select(func.count()).select_from(entity)) for entity in rows}
-    assert left == {Message: 1, Order: 3, Pair: 3, Document: 3}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from sqlalchemy import URL, Engine, exc, func, select, text, update
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import URL, Engine, func, select, text, update
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, advisory_session, claim, complete, release
+from sa_jobqueue import ClaimLost, complete, release
 from tests.contract.claimers import Finished, LogBase, drain_by_locks, run_processes
 from tests.contract.subscriptions import (
     Subscription,
@@ -114,35 +112,6 @@ def test_a_session_never_gets_rows_that_it_has(engine: Engine, mailing: Session)
     assert not claim_subscriptions(mailing)
 
 
-class OtherBase(SubscriptionBase):
-    """Another metadata, as in another part of an application."""
-
-    __abstract__ = True
-    metadata = SubscriptionBase.metadata.__class__()
-
-
-class Copy(OtherBase):
-    """A class on another Table object of the same name, whose key is declared wider."""
-
-    __tablename__ = "subscription"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    mailed: Mapped[int]
-
-
-def test_a_row_is_locked_for_every_class_on_its_table(engine: Engine, mailing: Session) -> None:
-    add_subscriptions(mailing, 3)
-    claimed = claim_subscriptions(mailing)
-
-    by_other_class = claim(mailing, Copy, Copy.mailed == 0, strategy="advisory", limit=3)
-    with advisory_session(engine) as elsewhere:
-        assert not claim(elsewhere, Copy, Copy.mailed == 0, strategy="advisory", limit=3)
-
-    assert (ids(claimed), ids(by_other_class)) == ([1, 2], [3])
-    complete(mailing, claimed)
-    mailing.commit()
-    assert kept(engine) == 1
-
-
 def test_rows_that_were_released_come_back_and_the_old_claim_is_lost(
     engine: Engine, mailing: Session
 ) -> None:
@@ -158,47 +127,6 @@ def test_rows_that_were_released_come_back_and_the_old_claim_is_lost(
         complete(mailing, old_fences)
     complete(mailing, new)
     mailing.commit()
-
-
-def test_no_lock_is_left_in_a_pool_of_five_after_many_claims(
-    db_url: URL, engine: Engine, full: bool
-) -> None:
-    claims = 10_000 if full else 500
-    pool_of_five = make_engine(db_url, pool_size=5, max_overflow=0)
-    with Session(engine) as session:
-        add_subscriptions(session, 60)
-
-    for number in range(claims // 25):
-        use_every_connection(pool_of_five, number)
-
-    assert pool_of_five.pool.status().startswith("Pool size: 5  Connections in pool: 5 ")
-    assert kept(engine) == 0
-    pool_of_five.dispose()
-
-
-def use_every_connection(engine: Engine, number: int) -> None:
-    """Claim on five connections at once, and end the claims in every way."""
-    connections = [engine.connect() for _ in range(5)]
-    for place, connection in enumerate(connections):
-        session = Session(connection, expire_on_commit=False)
-        for turn in range(5):
-            claimed = claim_subscriptions(session, limit=1 + turn)
-            end_somehow(session, claimed, (number + place + turn) % 6)
-    for connection in connections:
-        connection.close()
-
-
-def end_somehow(session: Session, claimed: Any, how: int) -> None:
-    if how in (0, 1):
-        complete(session, claimed)
-    if how == 2:
-        release(session, claimed)
-    if how == 3:
-        with pytest.raises(exc.ArgumentError):
-            claim_subscriptions(session, options=("nonsense",))
-    if how == 4:
-        return  # the transaction has not even ended
-    (session.rollback if how == 1 else session.commit)()
 
 
 # -- what a claim is, and does not do ------------------------------------------

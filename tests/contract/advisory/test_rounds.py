@@ -11,14 +11,11 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    ClaimLost,
     JobQueue,
     advisory_session,
-    cancel,
     claim,
     claim_statements,
     complete,
-    release,
     round_progress,
     start_round,
 )
@@ -94,23 +91,6 @@ def test_the_finish_takes_the_row_out_of_its_round_in_the_same_commit(
     beside.rollback()
 
 
-def test_what_is_released_or_whose_finish_is_rolled_back_stays_in_its_round(
-    mailing: Session, beside: Session
-) -> None:
-    add(mailing, Reader, 1)
-    start_round(mailing, Reader)
-    mailing.commit()
-    claimed = READERS.claim(mailing)
-    complete(mailing, claimed)
-    mailing.rollback()
-    assert not READERS.claim(beside)
-    release(mailing, claimed)
-    mailing.commit()
-
-    assert rounds(mailing) == {1: 1}
-    assert ids(READERS.claim(beside)) == [1]
-
-
 @pytest.mark.parametrize("as_rows", [False, True])
 @pytest.mark.parametrize("entity", [Reader, Subscriber])
 def test_a_row_that_is_locked_when_a_round_starts_waits_for_that_round_after_its_finish(
@@ -150,36 +130,6 @@ def test_rows_of_a_batch_that_a_newer_round_took_stay_in_it_and_the_others_leave
     mailing.commit()
 
     assert rounds(mailing) == {1: -1, 2: 2, 3: -1, 4: 2}
-
-
-def test_with_a_status_a_lost_row_is_still_reported(
-    engine: Engine, mailing: Session, beside: Session
-) -> None:
-    add(mailing, Subscriber, 2)
-    start_round(mailing, Subscriber)
-    mailing.commit()
-    claimed = claim(mailing, Subscriber, strategy="advisory", limit=2)
-    mailing.commit()
-    cancel(beside, beside.get(Subscriber, 1))
-    beside.commit()
-
-    with pytest.raises(ClaimLost) as lost:
-        complete(mailing, claimed)
-
-    assert ids(lost.value.lost) == [1]
-    mailing.rollback()
-
-
-def test_rows_that_the_caller_marks_need_no_round(mailing: Session) -> None:
-    add(mailing, Reader, 2)
-    (first, _) = claimed = claim(mailing, Reader, Reader.round == 0, strategy="advisory", limit=2)
-
-    first.kind = 7
-    complete(mailing, claimed)
-    mailing.commit()
-
-    assert rounds(mailing) == {1: 0, 2: 0}
-    assert list(mailing.scalars(select(Reader.kind).order_by(Reader.id))) == [7, 1]
 
 
 @pytest.mark.parametrize("where", [(), (Reader.round == 2,)])

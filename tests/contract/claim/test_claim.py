@@ -17,6 +17,7 @@ from sa_jobqueue import (
     complete,
     enqueue,
     fence_of,
+    reap,
 )
 from tests.models import Account, Email, Task, add_emails, add_tasks, names, recipients
 from tests.support import MARKING, Sessions, begin_deferred
@@ -115,6 +116,31 @@ def test_two_claimers_never_share_a_job(session: Session, other: Session, strate
     second = claim(other, Email, owner="2", limit=4, strategy=strategy)
 
     assert (recipients(first), recipients(second)) == (["a", "b", "c"], ["d", "e", "f"])
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_claimed_job_is_claimed_by_nobody_until_it_is_released_or_reaped(
+    session: Session, other: Session, strategy: str
+) -> None:
+    queue = JobQueue(Email, strategy=strategy)
+    add_emails(session, "a", "b")
+
+    def claimed_by_each() -> list[list[str]]:
+        """Claim all there is, as the owner of the claims and as another, and commit."""
+        found = []
+        for claimer, owner in ((session, "w"), (other, "v")):
+            found.append(recipients(queue.claim(claimer, owner=owner, limit=9)))
+            claimer.commit()
+        return found
+
+    assert claimed_by_each() == [["a", "b"], []]
+    assert claimed_by_each() == [[], []]
+    queue.release(session, claimed_by(session, Email, "w")[:1])
+    session.commit()
+    assert claimed_by_each() == [["a"], []]
+    reap(session, Email, max_runtime=timedelta(0))
+    session.commit()
+    assert claimed_by_each() == [["a", "b"], []]
 
 
 def test_an_object_loaded_before_shows_the_claimed_state(

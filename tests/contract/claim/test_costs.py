@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy import URL, Engine, event
 from sqlalchemy.orm import Session
 
 import sa_jobqueue
@@ -87,20 +87,6 @@ def test_a_batch_takes_no_statement_and_no_transaction_that_it_does_not_need(
     assert len(commits) == (1 if strategy == "held" else 2)
 
 
-def test_a_turn_handles_a_batch_in_one_transaction(fast: Engine, session: Session) -> None:
-    queue = JobQueue(Email)
-    add_emails(session, *"abcdef")
-
-    with commits_seen(fast) as commits, fast.connect() as connection:
-        turned = queue.claim_rows(connection, owner="w", limit=2)
-        connection.commit()
-        while turned:
-            turned = queue.turn(connection, turned, owner="w", limit=2, delete=True, rows=True)
-            connection.commit()
-
-    assert len(commits) == 1 + 3
-
-
 def test_statements_are_built_once(
     fast: Engine, session: Session, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,38 +127,6 @@ def calls_for(run: Callable[[int], None], limit: int) -> int:
     with own_calls() as calls:
         run(limit)
     return calls.total()
-
-
-#: The calls counted for a claim of one row and its finish on a Connection, and two more.
-ONE_ROW = {
-    "skip_locked": {"postgresql": 59, "mysql": 87, "mariadb": 87},
-    "candidates": {"postgresql": 86, "mysql": 97, "mariadb": 97},
-    "held": {"postgresql": 70, "mysql": 76, "mariadb": 76},
-    "update_then_select": {"mysql": 77, "mariadb": 77},
-    "compare_and_set": {"sqlite": 68},
-}
-
-
-def test_a_claim_and_a_finish_of_one_row_take_few_calls(
-    fast: Engine, session: Session, strategy: str, db_alias: str
-) -> None:
-    queue = JobQueue(Email, strategy=strategy)
-    warm(fast, queue)
-    add_emails(session, *"abcdef")
-
-    with fast.connect() as connection:
-        run_one(connection, queue)
-        of_one = calls_for(lambda _: run_one(connection, queue), 1)
-
-    assert of_one <= ONE_ROW[strategy][db_alias]
-
-
-def run_one(connection: Connection, queue: JobQueue[Email]) -> None:
-    claimed = queue.claim_rows(connection, owner="w")
-    if queue.plan.strategy != "held":
-        connection.commit()
-    queue.complete(connection, claimed, delete=True)
-    connection.commit()
 
 
 #: The calls counted for each further job of a batch, and some more: a generator's step counts.

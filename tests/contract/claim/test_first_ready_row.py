@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim_statements, release
-from tests.contract.plans import explained, locking
-from tests.models import Email, Task, add_emails, add_tasks, recipients
+from sa_jobqueue import JobQueue, release
+from tests.models import Email, add_emails, recipients
 from tests.support import Sessions
 
 pytestmark = [
     pytest.mark.only_on("mysql", "mariadb"),
     pytest.mark.strategies("skip_locked", "held"),
 ]
-
-#: What EXPLAIN says of a MIN() that takes one look at one end of an index.
-ONE_LOOK = "Select tables optimized away"
-
-
-@pytest.mark.parametrize("entity", [Email, Task])
-def test_one_look_finds_where_the_ready_jobs_begin(
-    session: Session, engine: Engine, strategy: str, entity: Any
-) -> None:
-    add_emails(session, *"abc")
-    add_tasks(session, *"abc")
-    session.commit()
-    queue = JobQueue(entity, strategy=strategy)
-    statements = claim_statements(queue, dialect=engine.dialect)
-
-    plan = explained(session.connection(), locking(statements, engine))
-
-    assert ONE_LOOK in plan
 
 
 def test_a_job_that_comes_back_is_claimed_before_the_jobs_behind_it(

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import URL, Engine, event
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, UnsupportedDatabase, assume_locks, claim
+from sa_jobqueue import JobQueue, assume_locks, claim
 from tests.cutting_proxy import FOR_UPDATE, CuttingProxy
-from tests.models import Base, Email, Task, add_emails, add_tasks, recipients
+from tests.models import Email, Task, add_emails, add_tasks, recipients
 from tests.support import SERVERS, make_engine
 
 HELD = JobQueue(Email, strategy="held")
@@ -95,31 +95,3 @@ def test_where_locks_are_assumed_nothing_is_proved(db_url: URL, session: Session
         with Session(engine) as one, Session(engine) as two:
             assert recipients(HELD.claim(one)) == recipients(HELD.claim(two)) == ["a"]
         engine.dispose()
-
-
-def test_every_held_claim_is_refused_where_the_proof_fails(db_url: URL, session: Session) -> None:
-    add_emails(session, "a")
-    with CuttingProxy(db_url, FOR_UPDATE) as proxy:
-        engine = make_engine(proxy.url)
-        for _ in range(2):
-            with Session(engine) as one, pytest.raises(UnsupportedDatabase, match="do not hold"):
-                HELD.claim(one)
-        engine.dispose()
-
-
-@pytest.mark.only_on("postgresql")
-def test_a_table_that_the_session_found_in_a_schema_of_its_own_is_not_mistaken(
-    fresh_database: URL,
-) -> None:
-    """The second connection means public.email by the name, whose row 1 nobody has locked."""
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
-        add_emails(session, "in public")
-        session.connection().exec_driver_sql("CREATE SCHEMA tenant")
-        session.connection().exec_driver_sql("CREATE TABLE tenant.email AS SELECT * FROM email")
-        session.commit()
-        session.connection().exec_driver_sql("SET LOCAL search_path TO tenant")
-
-        assert recipients(HELD.claim(session)) == ["in public"]
-    engine.dispose()

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, NotClaimed, cancel, claim, complete, fence_of, release, renew
+from sa_jobqueue import ClaimLost, NotClaimed, cancel, claim, complete, release
 from tests.contract.steps import before, unless_refused
 from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS, Sessions, begin_deferred, impatient
@@ -62,27 +62,6 @@ def test_a_job_claimed_meanwhile_is_not_cancelled(
         (True, False, "cancelled"),
         (False, True, "claimed"),
     ]
-
-
-def test_a_renewal_while_the_finish_is_on_its_way_does_not_lose_it(
-    engine: Engine, new_session: Sessions, db_alias: str
-) -> None:
-    session, other = new_session(), new_session()
-    add_emails(session, "a", "b")
-    claimed = claim(session, Email, owner="w", limit=2)
-    session.commit()
-    verb = "SELECT" if db_alias in ("mysql", "mariadb") else "UPDATE"
-
-    def heartbeat() -> None:
-        renew(other, [fence_of(email) for email in claimed])
-        other.commit()
-
-    with before(engine, verb, heartbeat) as taken:
-        complete(session, claimed)
-    session.commit()
-
-    assert taken
-    assert set(new_session().scalars(select(Email.status))) == {"done"}
 
 
 @pytest.mark.parametrize("how", ["rollback", "close", "savepoint", "released savepoint"])

@@ -2,183 +2,62 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Any
-
 import pytest
-from sqlalchemy import URL, Engine, bindparam, insert, select, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.types import DateTime, String
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, JobMixin, claim, complete
-from tests.contract.claimers import committed
-from tests.support import SERVERS, Sessions, make_engine
+from sa_jobqueue import ClaimLost, claim, complete
+from tests.models import Email, add_emails, recipients
+from tests.support import SERVERS, Sessions
 
 pytestmark = pytest.mark.only_on(*SERVERS)
 
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Parcel(
-    JobMixin.named(  # type: ignore[misc]  # mypy knows no call as a base class
-        status="state", owner="locked_by", owner_date="claimed_at"
-    ),
-    Base,
-):
-    """The table of the old workers, which write locked_at and no claimed_at."""
-
-    __tablename__ = "adopted_parcel"
-    __queue_args__ = {  # noqa: RUF012 - as users write it
-        "names": {"unclaimed": "new", "claimed": "working", "done": "sent"}
-    }
-    id: Mapped[int] = mapped_column(primary_key=True)
-    locked_at: Mapped[datetime | None] = mapped_column(DateTime)
-
-
-class Sent(Base):
-    """A line for each finish; nothing here is unique."""
-
-    __tablename__ = "adopted_sent"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    parcel: Mapped[int]
-    worker: Mapped[str] = mapped_column(String(20))
-
-
 OLD_LOCK = text(
-    "SELECT id FROM adopted_parcel WHERE state = 'new' ORDER BY id LIMIT :batch "
+    "SELECT id FROM email WHERE status = 'unclaimed' ORDER BY id LIMIT :batch "
     "FOR UPDATE SKIP LOCKED"
 )
-OLD_MARK, OLD_FINISH = (
-    text(f"UPDATE adopted_parcel SET {change} WHERE id IN :ids").bindparams(
-        bindparam("ids", expanding=True)
-    )
-    for change in (
-        "state = 'working', locked_by = 'old', locked_at = CURRENT_TIMESTAMP",
-        "state = 'sent'",
-    )
-)
-
-
-def old_claim(session: Session, batch: int = 2) -> list[int]:
-    ids = list(session.execute(OLD_LOCK, {"batch": batch}).scalars())
-    if ids:
-        session.execute(OLD_MARK, {"ids": ids})
-    return ids
+OLD_MARK = text("UPDATE email SET status = 'claimed', owner = 'old' WHERE id = :id")
 
 
 @pytest.fixture
-def old_engine(db_url: URL) -> Iterator[Engine]:
-    """An engine with READ COMMITTED, since InnoDB locks the gaps too by default."""
-    engine = make_engine(db_url, isolation_level="READ COMMITTED")
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
-    yield engine
-    Base.metadata.drop_all(engine)
-    engine.dispose()
+def old(engine: Engine, new_session: Sessions) -> Session:
+    """A session with READ COMMITTED, since InnoDB locks the gaps too by default."""
+    return new_session(engine.execution_options(isolation_level="READ COMMITTED"))
 
 
-@pytest.fixture
-def session(old_engine: Engine, new_session: Sessions) -> Session:
-    return new_session(old_engine)
-
-
-@pytest.fixture
-def old(old_engine: Engine, new_session: Sessions) -> Session:
-    return new_session(old_engine)
-
-
-def add(session: Session, rows: int) -> None:
-    session.execute(insert(Parcel), [{"id": number} for number in range(1, rows + 1)])
-    session.commit()
-
-
-def ids(claimed: Any) -> list[int]:
-    return [parcel.id for parcel in claimed]
+def old_claim(session: Session, batch: int) -> list[str]:
+    ids = session.execute(OLD_LOCK, {"batch": batch}).scalars().all()
+    for id_ in ids:
+        session.execute(OLD_MARK, {"id": id_})
+    return [session.get_one(Email, id_).recipient for id_ in ids]
 
 
 @pytest.mark.parametrize("by", ["candidates", "auto"])
 def test_claims_and_old_workers_skip_each_others_rows(
     session: Session, old: Session, by: str
 ) -> None:
-    add(session, 5)
+    add_emails(session, *"abcde")
 
-    theirs = old_claim(old)
-    ours = claim(session, Parcel, owner="new", limit=2, strategy=by)
+    theirs = old_claim(old, 2)
+    ours = claim(session, Email, owner="new", limit=2, strategy=by)
     old.commit()
     rest = old_claim(old, 5)
 
-    assert (theirs, ids(ours), rest) == ([1, 2], [3, 4], [5])
+    assert (theirs, recipients(ours), rest) == (["a", "b"], ["c", "d"], ["e"])
 
 
-def test_a_job_that_an_old_worker_takes_back_by_time_is_lost_to_its_claim_and_sent_once(
+def test_a_job_that_an_old_worker_takes_back_by_time_is_lost_to_its_claim(
     session: Session, old: Session
 ) -> None:
     """Hand-written rescue queries do this; the fence notices it."""
-    add(session, 2)
-    claimed = claim(session, Parcel, owner="new", limit=2)
+    add_emails(session, "a", "b")
+    claimed = claim(session, Email, owner="new", limit=2)
     session.commit()
-    old.execute(text("UPDATE adopted_parcel SET state = 'new' WHERE state = 'working'"))
-    assert old_claim(old) == [1, 2]
+    old.execute(text("UPDATE email SET status = 'unclaimed' WHERE status = 'claimed'"))
+    assert old_claim(old, 2) == ["a", "b"]
     old.commit()
 
     with pytest.raises(ClaimLost) as lost:
         complete(session, claimed)
 
     assert len(lost.value.lost) == 2
-
-
-def test_old_and_new_workers_side_by_side_send_each_parcel_once(old_engine: Engine) -> None:
-    with Session(old_engine) as session:
-        add(session, 400)
-    workers = [
-        threading.Thread(target=drain, args=(old_engine, turn), daemon=True)
-        for turn in (old_turn, new_turn) * 2
-    ]
-
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-
-    with Session(old_engine) as session:
-        sent = Counter(session.scalars(select(Sent.parcel)))
-        assert set(session.scalars(select(Sent.worker))) == {"old", "new"}
-    assert sent == dict.fromkeys(range(1, 401), 1)
-
-
-def drain(engine: Engine, turn: Callable[[Engine], bool]) -> None:
-    while turn(engine):
-        pass
-
-
-def old_turn(engine: Engine) -> bool:
-    taken = committed(engine, lambda session: old_claim(session, 5))
-
-    def finish(session: Session) -> None:
-        session.execute(OLD_FINISH, {"ids": taken})
-        note(session, "old", taken)
-
-    if taken:
-        committed(engine, finish)
-    return bool(taken)
-
-
-def new_turn(engine: Engine) -> bool:
-    claimed = committed(engine, lambda session: claim(session, Parcel, owner="new", limit=5))
-
-    def finish(session: Session) -> None:
-        complete(session, claimed)
-        note(session, "new", ids(claimed))
-
-    if claimed:
-        committed(engine, finish)
-    return bool(claimed)
-
-
-def note(session: Session, worker: str, parcels: list[int]) -> None:
-    session.execute(insert(Sent), [{"parcel": number, "worker": worker} for number in parcels])

@@ -60,6 +60,7 @@ CALLS: list[tuple[Callable[[Session], object], str]] = [
 ]
 
 
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize(("call", "words"), CALLS)
 def test_a_call_that_cannot_be_meant_is_refused(
     session: Session, call: Callable[[Session], object], words: str
@@ -118,6 +119,7 @@ def test_a_held_claim_needs_a_transaction_of_its_session(
         JobQueue(Email, strategy="held").claim_rows(connection, limit=2)
 
 
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize("verb", [complete, fail, release, renew, cancel, retry])
 def test_entities_need_a_session_and_a_connection_writes_nothing(
     engine: Engine, session: Session, verb: Any

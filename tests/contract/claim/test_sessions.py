@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import (
     ORMExecuteState,
@@ -64,6 +65,7 @@ def test_a_routing_session_claims_on_the_writer(
     replica.dispose()
 
 
+@pytest.mark.strategies("auto")
 def test_a_scoped_session_and_one_joined_to_an_outer_transaction_work(
     engine: Engine, strategy: str
 ) -> None:
@@ -130,3 +132,25 @@ def test_plain_rows_are_the_rows_that_entities_would_be(
         "unclaimed",
         "done",
     ]
+
+
+@pytest.mark.strategies("auto")
+def test_rows_are_claimed_and_finished_with_a_connection(
+    engine: Engine, session: Session, strategy: str
+) -> None:
+    add_emails(session, *"abcd")
+    queue = JobQueue(Email, strategy=strategy)
+    with engine.connect() as connection:
+        queue.claim_rows(connection, owner="w", limit=4)
+        connection.rollback()  # as if it had not happened
+        rows = queue.claim_rows(connection, owner="w", limit=4)
+        connection.commit()
+        queue.complete(connection, rows.fences[0])
+        queue.release(connection, rows.fences[1])
+        queue.fail(connection, rows.fences[2], error="broken")
+        queue.renew(connection, rows.fences[3])
+        connection.commit()
+
+    assert recipients(rows) == ["a", "b", "c", "d"]
+    statuses = session.scalars(select(Email.status).order_by(Email.id)).all()
+    assert statuses == ["done", "unclaimed", "failed", "claimed"]

@@ -67,19 +67,6 @@ def test_a_record_changed_since_the_snapshot_is_claimed(
     assert claimed == ["a"]
 
 
-@pytest.mark.only_on("mysql", "mariadb")
-@pytest.mark.strategies("candidates")
-def test_a_transaction_that_a_verb_began_draws_candidates_each_time(
-    session: Session, other: Session, strategy: str
-) -> None:
-    add_emails(other, "a", "b")
-    claim(session, Email, owner="w", strategy=strategy)
-
-    again = claim(session, Email, owner="w", strategy=strategy)
-
-    assert (recipients(again), again.candidates) == (["b"], 1)
-
-
 @pytest.mark.strategies(*MARKING)
 @pytest.mark.driver_begins
 def test_two_autocommit_claimers_never_share_a_job_and_finish_theirs(

@@ -23,7 +23,6 @@ from tests.support import (
     Sessions,
     begin_deferred,
     make_engine,
-    statements_seen,
 )
 
 # -- skip_locked ---------------------------------------------------------------
@@ -166,18 +165,6 @@ class TestHeld:
         other.rollback()
         assert recipients(claim(session, Email, limit=2, strategy="held")) == ["c", "d"]
 
-    def test_a_held_claim_needs_no_owner_and_writes_nothing(
-        self, engine: Engine, session: Session
-    ) -> None:
-        add_emails(session, "a")
-
-        with statements_seen(engine) as seen:
-            email = claim(session, Email, strategy="held").first()
-
-        assert email is not None
-        assert email.status == "unclaimed"
-        assert not any(statement.startswith("UPDATE") for statement in seen)
-
     def test_claim_work_and_finish_are_one_transaction(
         self, session: Session, other: Session
     ) -> None:
@@ -224,6 +211,7 @@ def _server_version(session: Session) -> int:
     )
 
 
+@pytest.mark.strategies("auto")
 def test_a_table_without_its_claim_index_is_claimed_from(
     fresh_database: URL, strategy: str
 ) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session, aliased
 
 from sa_jobqueue import Claim, ClaimLost, JobQueue, renew
 from tests.contract.events.conftest import Hear, hear  # noqa: F401 - a fixture
-from tests.models import Document, Email, Task, add_emails, add_tasks, names, recipients
-from tests.support import SERVERS, Sessions, statements_seen, translating_errors
+from tests.models import Document, Email, Task, add_emails, add_tasks, recipients
+from tests.support import SERVERS, Sessions, translating_errors
 
 EMAILS = JobQueue(Email)
 
@@ -87,23 +87,6 @@ def test_turns_finish_and_claim_until_nothing_is_ready(
     assert (recipients(second), len(third)) == (["c"], 0)
     assert after_one == left_by(way, "ab", c="claimed")
     assert statuses(session) == statuses(other) == left_by(way, "abc")
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("way", list(WAYS)[:3], indirect=True)
-@pytest.mark.parametrize("limit", [1, 2, 100])
-def test_a_turn_takes_one_statement_and_that_of_many_jobs_in_a_transaction_two(
-    engine: Engine, session: Session, way: dict[str, bool], limit: int
-) -> None:
-    add_emails(session, *map(str, range(2 * limit)))
-    first = claim_as(session, way, limit=limit)
-    commits = "isolation_level" in session.connection().get_execution_options()
-
-    with statements_seen(engine) as seen:
-        second = EMAILS.turn(session, first, owner="w", limit=limit, **way)
-
-    assert recipients(second) == [str(number) for number in range(limit, 2 * limit)]
-    assert len(seen) == (1 if limit < 100 or commits else 2), seen
 
 
 @pytest.mark.parametrize("taken", ["b", "abc"])
@@ -214,18 +197,6 @@ def test_listeners_hear_of_a_turn_when_it_is_committed(
     ]
 
 
-def test_a_turn_shows_what_it_wrote_for_another_owner(session: Session) -> None:
-    add_emails(session, *"abcd")
-    first = claim_as(session, {}, limit=1)
-
-    second = EMAILS.turn(session, first, owner="v")
-    (third,) = EMAILS.turn(session, second, owner="u", rows=True)
-
-    assert [email.status for email in (*first, *second)] == ["done", "done"]
-    assert (third.status, third.owner) == ("claimed", "u")
-    assert third._fields == tuple(column.key for column in Email.__table__.c)
-
-
 def test_a_turn_finishes_jobs_of_several_claims_and_those_of_another_class(
     session: Session,
 ) -> None:
@@ -268,19 +239,6 @@ def test_criteria_that_look_at_other_jobs_see_the_finish(session: Session) -> No
     second = queue.turn(session, first, owner="w", rows=True, delete=True)
 
     assert recipients(second) == ["b"]
-
-
-def test_a_turn_keeps_the_claim_order(session: Session) -> None:
-    add_tasks(session, "late", priority=5)
-    add_tasks(session, "first", "second", priority=1)
-    queue = JobQueue(Task)
-    first = queue.claim_rows(session, owner="w")
-
-    rest = queue.turn(session, first, owner="w", limit=5, rows=True)
-
-    assert names(rest) == ["second", "late"]
-    touched = session.scalars(select(Task.touched).order_by(Task.id)).all()
-    assert touched == ["touched"] * 3
 
 
 def test_a_turn_of_jobs_with_uuids_tells_which_were_lost(session: Session) -> None:

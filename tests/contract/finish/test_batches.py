@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, make_transient
 
 from sa_jobqueue import (
@@ -18,18 +17,15 @@ from sa_jobqueue import (
     claim,
     claimed_by,
     complete,
-    reap,
     release,
-    renew,
 )
 from tests.contract.finish.support import statuses
 from tests.models import (
-    Account,
     Email,
     add_emails,
     recipients,
 )
-from tests.support import SERVERS, begin_deferred, statements_seen
+from tests.support import SERVERS, begin_deferred
 
 pytestmark = pytest.mark.strategies("auto")
 
@@ -47,19 +43,6 @@ def test_an_owners_claims_are_found_again_with_their_fences(
     assert len(claimed_by(other, Email, "somebody")) == 0
 
 
-def test_a_batch_is_finished_in_as_few_statements_as_the_database_allows(
-    engine: Engine, session: Session, claimed: Claim[Email], db_alias: str
-) -> None:
-    with statements_seen(engine) as seen:
-        release(session, [])
-        renew(session, [])
-        assert seen == []
-        complete(session, claimed)
-
-    writes = [one for one in seen if not one.startswith("SET TRANSACTION")]
-    assert len(writes) == (1 if db_alias in ("sqlite", "postgresql") else 2)
-
-
 def test_a_finish_in_a_savepoint_is_undone_with_it(session: Session, claimed: Claim[Email]) -> None:
     begin_deferred(session.connection())
     savepoint = session.begin_nested()
@@ -73,22 +56,6 @@ def test_a_finish_in_a_savepoint_is_undone_with_it(session: Session, claimed: Cl
 
 
 # What is given, in whatever shape
-
-
-def test_lost_and_kept_jobs_are_listed_in_the_order_in_which_they_were_given(
-    session: Session, other: Session
-) -> None:
-    add_emails(session, *"abcd")
-    one, two = (claim(session, Email, owner="w", limit=2) for _ in range(2))
-    session.commit()
-    release(other, [one.fences[1], two.fences[0]])
-    other.commit()
-
-    with pytest.raises(ClaimLost) as lost:
-        complete(session, [two[1], one[1], one[0], two[0]])
-
-    assert recipients(lost.value.lost) == ["b", "c"]
-    assert recipients(lost.value.kept) == ["d", "a"]
 
 
 def test_rows_are_finished_by_another_process_or_one_by_one_by_their_fences(
@@ -149,37 +116,6 @@ def test_only_the_lost_row_of_a_claim_of_rows_is_lost(
 
 
 # Beside others
-
-
-def finish_with_effects(session: Session, jobs: Claim[Email]) -> None:
-    """Finish first, then write the effects of what was kept."""
-    kept = list(jobs)
-    try:
-        complete(session, jobs)
-    except ClaimLost as lost:
-        kept = list(lost.kept)
-    session.add_all(Account(name=email.recipient) for email in kept)
-
-
-def test_each_done_job_has_one_effect_however_many_have_claimed_it(
-    session: Session, other: Session
-) -> None:
-    add_emails(session, "a", "b", "c")
-    slow = claim(session, Email, owner="slow", limit=10)
-    session.commit()
-    reap(other, Email, max_runtime=timedelta(0), limit=2)
-    quick = claim(other, Email, owner="quick", limit=10)
-    other.commit()
-
-    finish_with_effects(other, quick)
-    other.rollback()  # as if the process had died before its commit
-    for finishing, jobs in [(session, slow), (other, quick), (session, slow)]:
-        finish_with_effects(finishing, jobs)
-        finishing.commit()
-
-    effects = select(Account.name, func.count()).group_by(Account.name).order_by(Account.name)
-    assert session.execute(effects).all() == [("a", 1), ("b", 1), ("c", 1)]
-    assert set(session.scalars(select(Email.status))) == {"done"}
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -26,9 +26,9 @@ from sa_jobqueue import (
 )
 from tests.contract.finish.support import statuses
 from tests.models import Email, Render, add_emails, add_renders
-from tests.support import MARKING, SERVERS, Sessions, statements_seen
+from tests.support import SERVERS, Sessions, statements_seen
 
-pytestmark = pytest.mark.strategies(*MARKING)
+pytestmark = pytest.mark.strategies("auto")
 
 
 def take_away(session: Session, *emails: Email) -> None:
@@ -71,7 +71,6 @@ def test_a_lost_claim_is_reported_and_nothing_written_for_it(
     assert statuses(other) == [("a", "done", "w"), ("b", "claimed", "thief"), ("c", "done", "w")]
 
 
-@pytest.mark.strategies("auto")
 @pytest.mark.parametrize("verb", [complete, fail, release, renew, cancel_claimed])
 def test_no_verb_writes_to_a_lost_claim(
     session: Session,
@@ -179,7 +178,7 @@ def test_a_renewal_starts_the_lease_again_and_a_copy_of_the_fence_before_it_is_l
         complete(session, old)
 
 
-@pytest.mark.strategies("auto")
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize(
     ("finish", "after"),
     [

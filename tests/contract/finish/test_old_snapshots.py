@@ -79,20 +79,6 @@ def test_a_claim_taken_away_since_the_snapshot_is_lost(
     assert statuses(other) == [(recipient, "claimed", "thief") for recipient in "abc"]
 
 
-def test_jobs_that_others_made_claimable_since_the_snapshot_are_claimed_and_shown(
-    reader: Session, other: Session, claimed: Claim[Email]
-) -> None:
-    reader.scalars(select(Email)).all()
-    release(other, claimed.fences)
-    other.commit()
-
-    mine = claim(reader, Email, owner="me", limit=3)
-    assert [email.owner for email in mine] == ["me"] * 3
-    fail(reader, mine)
-
-    assert [email.status for email in mine] == ["failed"] * 3
-
-
 def test_verbs_for_unclaimed_jobs_change_rows_changed_since_the_snapshot(
     reader: Session, other: Session
 ) -> None:

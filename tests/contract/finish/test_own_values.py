@@ -37,6 +37,7 @@ def results(session: Session) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in session.execute(found)]
 
 
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize(
     ("finish", "after"),
     [
@@ -122,6 +123,7 @@ def test_rows_and_held_claims_are_finished_with_values_too(
     assert results(session) == [("done", "of w", None), ("unclaimed", "x", None)]
 
 
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize(
     ("finish", "values", "words"),
     [

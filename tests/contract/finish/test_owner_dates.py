@@ -6,7 +6,6 @@ by construction and not by luck.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, ClaimLost, JobQueue, claim, complete, release, renew
-from tests.models import Email, Task, add_emails, add_tasks
+from tests.models import Email, Task, add_tasks
 from tests.support import MARKING
 
 pytestmark = pytest.mark.strategies(*MARKING)
@@ -74,16 +73,14 @@ def released(session: Session, claim: Callable[[], Any]) -> Any:
     return stale
 
 
-@pytest.mark.parametrize("rows", [False, True], ids=["entities", "rows"])
 @pytest.mark.parametrize("end", [rolled_back, behind_a_savepoint, released])
 def test_the_fence_of_a_claim_that_has_ended_does_not_fit_the_next(
-    session: Session, strategy: str, end: Callable[..., Any], rows: bool
+    session: Session, strategy: str, end: Callable[..., Any]
 ) -> None:
     add_tasks(session, "a", "b")
     queue = JobQueue(Task, strategy=strategy)
-    claim = queue.claim_rows if rows else queue.claim
-    stale = end(session, lambda: claim(session, owner="w", limit=2).fences)
-    present = claim(session, owner="w", limit=2)
+    stale = end(session, lambda: queue.claim(session, owner="w", limit=2).fences)
+    present = queue.claim_rows(session, owner="w", limit=2)
 
     with pytest.raises(ClaimLost):
         complete(session, stale)
@@ -107,24 +104,3 @@ def test_the_renewal_of_a_lost_claim_does_not_take_the_present_one(
         complete(session, stale)
     assert len(lost.value.lost) == 3
     complete(session, present)
-
-
-def test_threads_that_share_a_name_have_dates_of_their_own(
-    engine: Engine, new_session: Callable[[], Session], strategy: str
-) -> None:
-    add_emails(new_session(), *"abcdefgh")
-    fences: list[Any] = []
-
-    def claim_and_roll_back() -> None:
-        for _ in range(5):
-            with Session(engine) as session:
-                fences.extend(claim(session, Email, owner="w", strategy=strategy).fences)
-                session.rollback()
-
-    threads = [threading.Thread(target=claim_and_roll_back) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len({fence.owner_date for fence in fences}) == len(fences) == 15

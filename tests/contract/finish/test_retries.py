@@ -18,17 +18,14 @@ from sa_jobqueue import (
     ExponentialBackoff,
     JobQueue,
     cancel,
-    cancel_claimed,
     claim,
     enqueue,
     fail,
     fence_of,
     reap,
-    release,
     retry,
 )
 from sa_jobqueue.worker import Failed, Outcome, Retry, Worker
-from tests.contract.finish.support import statuses
 from tests.models import Email, Order, Task, add_tasks, names
 from tests.support import statements_seen
 
@@ -137,43 +134,6 @@ def test_a_job_without_attempts_left_is_claimed_once_more_and_blocks_no_other(
         "none": ("failed", 1),
         "behind": ("claimed", 1),
     }
-
-
-def test_a_released_job_has_its_attempt_again_and_no_owner(
-    session: Session, other: Session
-) -> None:
-    add_tasks(session, "a", max_attempts=1)
-
-    release(session, claim(session, Task, owner="w"))
-    session.commit()
-
-    again = other.scalars(select(Task)).one()
-    assert (again.status, again.owner, again.owner_date, again.attempts) == (
-        "unclaimed",
-        None,
-        None,
-        0,
-    )
-    assert claim(other, Task, owner="x").first() is again
-
-
-def test_cancel_claimed_cancels_our_own_claim_and_keeps_the_reason(session: Session) -> None:
-    (task,) = add_tasks(session, "a")
-
-    cancel_claimed(session, claim(session, Task, owner="w"), reason="nobody wants it")
-    session.commit()
-
-    session.refresh(task)
-    assert (task.status, task.owner, task.last_error) == ("cancelled", "w", "nobody wants it")
-
-
-def test_without_retry_mixin_a_failed_job_is_failed(
-    session: Session, other: Session, claimed: Claim[Email]
-) -> None:
-    fail(session, claimed[0], error="no")
-    session.commit()
-
-    assert statuses(other)[0] == ("a", "failed", "w")
 
 
 # Delays
@@ -354,22 +314,6 @@ def test_a_worker_whose_policy_fails_uses_the_default_policy(
     assert states(session) == {"a": ("failed", 1), "b": ("failed", 1)}
 
 
-# The last error
-
-
-@pytest.mark.parametrize("text", ["ä" * 100_000, "\N{PILE OF POO}" * 100_000])
-def test_a_long_error_keeps_whole_characters_of_both_its_ends(session: Session, text: str) -> None:
-    add_tasks(session, "a")
-
-    fail(session, claim(session, Task, owner="w"), error=text + "!")
-    session.commit()
-
-    kept = session.scalars(select(Task.last_error)).one()
-    assert kept is not None
-    assert 9_950 < len(kept) <= 10_000
-    assert (kept[:4_900], kept[-4_901:]) == (text[:4_900], text[:4_900] + "!")
-
-
 # Dead letters
 
 
@@ -396,20 +340,3 @@ def test_a_job_that_is_brought_back_is_due_now(session: Session) -> None:
     session.commit()
 
     assert minutes_left(session) == {"a": 0}
-
-
-def test_retry_changes_finished_jobs_alone_and_returns_them(
-    session: Session, other: Session
-) -> None:
-    failed, waiting, claimed = add_tasks(session, "failed", "waiting", "claimed", max_attempts=1)
-    fail(other, claim(other, Task, Task.name == "failed", owner="w"))
-    claim(other, Task, Task.name == "claimed", owner="w")
-    other.commit()
-
-    assert retry(session, [claimed, waiting, failed]) == [failed]
-
-    assert states(session) == {
-        "failed": ("unclaimed", 0),
-        "waiting": ("unclaimed", 0),
-        "claimed": ("claimed", 1),
-    }

@@ -10,7 +10,6 @@ import threading
 
 import pytest
 from sqlalchemy import URL, text
-from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import NamedLock, UnsupportedDatabase, named_lock
 from tests.contract.named_locks.support import DATABASES, is_free, same
@@ -89,13 +88,3 @@ def test_a_process_may_end_with_a_lock_in_its_hand(lock: NamedLock) -> None:
 
     assert (ended.stdout, ended.stderr, ended.returncode) == ("held\n", "", 0)
     assert lock.acquire(PATIENCE)
-
-
-def test_an_error_of_the_engine_is_raised_unchanged(db_url: URL, db_alias: str) -> None:
-    nowhere = "/nowhere/at/all.db" if db_alias == "sqlite" else "there_is_no_such_database"
-    engine = make_engine(db_url.set(database=nowhere))
-
-    with pytest.raises((DBAPIError, FileNotFoundError)):
-        named_lock(engine, "a").acquire(NOW)
-
-    engine.dispose()

@@ -81,18 +81,6 @@ def test_a_planted_link_or_pipe_is_refused_and_its_target_stays_as_it_is(
         assert lock_files(lock) == [file]
 
 
-def test_a_link_to_a_file_that_does_not_exist_makes_none(lock: NamedLock) -> None:
-    file = file_of(lock)
-    made = file.with_suffix(".made")
-    file.symlink_to(made)
-
-    with pytest.raises(UnsupportedDatabase, match="is no lock file"):
-        lock.acquire()
-
-    assert not made.exists()
-    file.unlink()
-
-
 def failing(number: int) -> Callable[..., int]:
     def refuse(*_: Any) -> int:
         raise OSError(number, os.strerror(number))

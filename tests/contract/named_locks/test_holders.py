@@ -91,18 +91,6 @@ def test_the_holder_is_seen_from_any_connection_of_the_database(lock: NamedLock)
         assert lock_holder(connection, lock.name) is None
 
 
-def test_the_holder_is_the_process_that_took_the_lock(lock: NamedLock, db_alias: str) -> None:
-    with Locker(lock.engine.url, lock.name) as other:
-        other("acquire", NOW)
-
-        holder = lock.holder()
-
-        assert holder is not None
-        assert holder == other("holder")
-        if db_alias == "sqlite":
-            assert holder.process == other.process.pid
-
-
 def test_releasing_or_checking_a_lock_that_is_not_held_here_names_its_holder(
     lock: NamedLock,
 ) -> None:

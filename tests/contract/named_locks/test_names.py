@@ -60,6 +60,7 @@ def test_a_lock_does_not_keep_others_from_the_same_name_in_another_database(
     elsewhere.dispose()
 
 
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

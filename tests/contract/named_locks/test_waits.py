@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -11,8 +10,7 @@ import pytest
 from sqlalchemy import URL, create_engine
 
 from sa_jobqueue import LockTimeout, NamedLock, named_lock
-from tests.contract.named_locks.support import same
-from tests.lockers import NOW, PATIENCE
+from tests.lockers import PATIENCE
 
 SHORTLY = timedelta(seconds=0.2)
 
@@ -43,35 +41,6 @@ def test_the_timeout_of_a_with_block_names_the_holder_of_the_lock(lock: NamedLoc
 
     assert "not free within 0.2 s: process " in str(caught.value)
     assert not other.held
-
-
-def handed_over(lock: NamedLock) -> float:
-    """Let a waiter wait without timeout; return the seconds from the release to its taking."""
-    second = same(lock)
-    assert lock.acquire(NOW)
-    with ThreadPoolExecutor() as pool:
-
-        def take() -> float:
-            assert second.acquire(None)
-            return time.monotonic()
-
-        taking = pool.submit(take)
-        with pytest.raises(TimeoutError):
-            taking.result(0.1)
-        released = time.monotonic()
-        lock.release()
-        taken = taking.result()
-    second.release()
-    return taken - released
-
-
-def test_a_waiter_without_a_timeout_gets_the_lock_as_soon_as_it_is_free(
-    lock: NamedLock, db_alias: str
-) -> None:
-    # The best of several: the machine may be busy.
-    took = min(handed_over(lock) for _ in range(5))
-
-    assert took < (0.3 if db_alias == "sqlite" else 0.1)
 
 
 def test_a_wait_longer_than_the_servers_and_drivers_own_limits(

@@ -6,12 +6,8 @@ import datetime as dt
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     Connection,
-    Integer,
-    MetaData,
     String,
-    Table,
     event,
     insert,
     select,
@@ -20,7 +16,6 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
-from sa_jobqueue.migration import timestamp_type
 
 PARTITIONS = 8
 FIRST_DAY = dt.date(2030, 1, 1)
@@ -112,22 +107,3 @@ def statuses(session: Session, entity: Any) -> dict[int, str]:
     found = {row.id: row.status for row in session.execute(select(entity.id, entity.status))}
     session.rollback()
     return found
-
-
-class Moving(JobMixin, Base):
-    """A table partitioned by status, so that every claim moves rows; the test creates it."""
-
-    __table__ = Table(
-        "moving",
-        MetaData(),
-        Column("id", Integer),
-        Column("status", String(16), nullable=False, server_default="unclaimed"),
-        Column("owner", String(64)),
-        Column("owner_date", timestamp_type()),
-        postgresql_partition_by="LIST (status)",
-    )
-    __mapper_args__ = {"primary_key": [__table__.c.id]}  # noqa: RUF012 - as users write it
-
-
-for number, word in enumerate(("unclaimed", "claimed", "done")):
-    add_partition(Moving.__table__, number, f"IN ('{word}')")

@@ -57,6 +57,7 @@ ROWS = 400
 
 
 @pytest.mark.load
+@pytest.mark.strategies("auto")
 @servers
 def test_four_processes_finish_every_row_of_every_partition_once(
     engine: Engine, session: Session, strategy: str

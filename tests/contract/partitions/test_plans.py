@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, event, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim, claim_statements, complete
+from sa_jobqueue import claim, complete
 from tests.contract.partitions.support import DAYS, ENTITIES, Base, Report
-from tests.contract.plans import analyze, fill, locking, nodes, rows_read
+from tests.contract.plans import analyze, fill, rows_read_of_tables
 from tests.innodb_locks import locked_rows
 from tests.support import SERVERS
 
@@ -60,79 +60,16 @@ def fill_tables(engine: Engine) -> None:
 def test_claim_and_finish_read_what_they_take_and_the_head_of_each_partition(
     many: Session, entity: Any, strategy: str, limit: int
 ) -> None:
-    def act() -> None:
-        jobs = claim(many, entity, owner="w", limit=limit, strategy=strategy)
-        complete(many, jobs)
-        assert len(jobs) == limit
+    connection = many.connection()
+    before = rows_read_of_tables(connection)
+    jobs = claim(many, entity, owner="w", limit=limit, strategy=strategy)
+    complete(many, jobs)
+    read = rows_read_of_tables(connection) - before
+    many.rollback()
 
-    read = rows_walked(many, act)
-
+    assert len(jobs) == limit
     # A finish reads each row twice; candidates draws four candidates for a row.
     assert limit <= read < 20 * limit + 10 * PARTITIONS, read
-
-
-def rows_walked(session: Session, act: Callable[[], None]) -> int:
-    """Count the rows that a call reads: by InnoDB's counters, or by PostgreSQL's plans."""
-    connection = session.connection()
-    if connection.dialect.name != "postgresql":
-        before = rows_read(connection)
-        act()
-        walked = rows_read(connection) - before
-        session.rollback()
-        return walked
-    seen: list[tuple[str, Any]] = []
-
-    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        seen.append((statement, parameters))
-
-    event.listen(connection.engine, "before_cursor_execute", see)
-    try:
-        act()
-    finally:
-        event.remove(connection.engine, "before_cursor_execute", see)
-    session.rollback()
-    connection = session.connection()
-    walked = sum(map(rows_of, (plan_of(connection, *statement) for statement in seen)))
-    session.rollback()
-    return walked
-
-
-def plan_of(connection: Connection, statement: str, parameters: Any) -> dict[str, Any]:
-    found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
-    plan: dict[str, Any] = found.scalar_one()[0]["Plan"]
-    return plan
-
-
-def rows_of(plan: dict[str, Any]) -> int:
-    """Add up the rows that the scans of a plan have read."""
-    return sum(
-        node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
-        for node in nodes(plan)
-        if "Relation Name" in node and node["Node Type"] != "ModifyTable"
-    )
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.strategies("skip_locked", "held")
-@entities
-def test_the_claim_merges_the_claim_indexes_and_locks_what_it_takes(
-    many: Session, entity: Any, strategy: str
-) -> None:
-    connection = many.connection()
-    statements = claim_statements(entity, dialect=connection.dialect, strategy=strategy)
-    given = {"sa_jobqueue_limit": 20, "sa_jobqueue_owner": "w", "sa_jobqueue_priority": 0}
-    finding: Any = locking(statements, connection.engine)
-    compiled = finding.compile(dialect=connection.dialect)
-    parameters = {**compiled.params, **{k: v for k, v in given.items() if k in compiled.params}}
-
-    plan = list(nodes(plan_of(connection, str(compiled), parameters)))
-
-    lock_rows = next(node for node in plan if node["Node Type"] == "LockRows")
-    below = list(nodes(lock_rows))
-    indexes = {node["Index Name"] for node in below if "Index Name" in node}
-    assert lock_rows["Actual Rows"] == 20
-    assert len(indexes) == PARTITIONS
-    assert not [node for node in below if node["Node Type"] in ("Sort", "Seq Scan")]
 
 
 @pytest.mark.only_on("mysql", "mariadb")
@@ -151,12 +88,3 @@ def test_innodb_locks_the_head_of_each_partition_at_most(
     # MariaDB counts a row once for each index that led to it.
     each = 1 if many.get_bind().dialect.name == "mysql" else 2
     assert limit <= locked <= each * (limit + extra), locked
-
-
-@pytest.mark.only_on("mysql", "mariadb")
-@entities
-def test_auto_locks_nothing_but_what_it_takes(many: Session, entity: Any) -> None:
-    jobs = claim(many, entity, owner="w", limit=3)
-
-    assert (len(jobs), jobs.lost) == (3, 0)
-    assert locked_rows(many.connection(), entity.__tablename__) == 3

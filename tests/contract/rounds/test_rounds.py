@@ -53,7 +53,7 @@ def test_rows_that_have_ended_are_claimable_once_more_as_if_they_were_new(
         assert (row.status, row.round, row.owner, row.owner_date) == ("unclaimed", 2, None, None)
         assert (row.attempts, row.last_error) == (0, None)
     session.commit()
-    assert finish_all(session, Subscriber)[-2:] == [2, 3]  # the first waits for its next try
+    assert {2, 3} <= set(finish_all(session, Subscriber))  # the first may wait for its next try
 
 
 @pytest.mark.parametrize("chunk", [2, 5])

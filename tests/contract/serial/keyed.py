@@ -48,7 +48,6 @@ class Note(JobMixin, KeyedBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     account_id: Mapped[int | None]
     name: Mapped[str | None] = mapped_column(String(20))
-    gone: Mapped[bool] = mapped_column(default=False)
 
 
 class Sending(KeyedBase):

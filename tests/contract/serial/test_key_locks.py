@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import complete, enqueue, release
-from tests.contract.serial.keyed import BY_ACCOUNT, THREE_EACH, Mail, add, claimed, locked_keys
+from sa_jobqueue import complete, enqueue
+from tests.contract.serial.keyed import BY_ACCOUNT, THREE_EACH, Mail, add, locked_keys
 from tests.support import SERVERS
 
 
@@ -56,20 +55,6 @@ def test_a_claim_locks_as_many_keys_as_it_wants_jobs(
     assert locked_keys(engine, BY_ACCOUNT) == limit
     session.commit()
     assert locked_keys(engine, BY_ACCOUNT) == 0
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_connection_that_is_dropped_leaves_no_lock(engine: Engine, session: Session) -> None:
-    add(session, Mail, 1)
-    connection = engine.connect()
-    BY_ACCOUNT.claim_rows(connection, owner="w")
-    assert locked_keys(engine, BY_ACCOUNT) == 1
-
-    del connection
-    gc.collect()
-
-    assert locked_keys(engine, BY_ACCOUNT) == 0
-    assert engine.pool.checkedin() > 0  # type: ignore[attr-defined]  # a QueuePool counts
 
 
 @pytest.mark.only_on("mysql", "mariadb")
@@ -121,18 +106,3 @@ def test_keys_that_could_not_be_freed_are_freed_later(
         connection.commit()
         assert locked_keys(engine, BY_ACCOUNT) == 0
         assert len(BY_ACCOUNT.claim(bound, owner="w")) == 1
-
-
-def test_hundreds_of_claims_over_a_pool_leave_no_lock(
-    engine: Engine, session: Session, full: bool
-) -> None:
-    add(session, Mail, *range(20))
-    for number in range(1_000 if full else 100):
-        with Session(engine) as one, one.begin():
-            jobs = BY_ACCOUNT.claim(one, owner="w", limit=1 + number % 3)
-            release(one, jobs)
-            if number % 5 == 0:
-                one.rollback()
-
-    assert locked_keys(engine, BY_ACCOUNT) == 0
-    assert sum(claimed(session).values()) == 0

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from sa_jobqueue import JobQueue, complete, enqueue, fail
+from sa_jobqueue import JobQueue, complete, fail
 from tests.contract.serial.keyed import (
     BY_ACCOUNT,
     NOTES,
@@ -17,7 +17,7 @@ from tests.contract.serial.keyed import (
     add,
     ids,
 )
-from tests.models import Message, Pair, Render
+from tests.models import Message, Render
 from tests.support import SERVERS, Sessions
 
 # What is a key
@@ -68,15 +68,6 @@ def test_the_callers_order_holds_within_a_key(session: Session) -> None:
         fail(session, jobs, retry_in=timedelta(0))
     complete(session, queue.claim(session, owner="w"))
     assert ids(queue.claim(session, owner="w")) == [1]
-
-
-def test_jobs_of_a_composite_primary_key_are_claimed_by_a_part_of_it(session: Session) -> None:
-    keys = [(1, "b"), (1, "a"), (2, "a")]
-    enqueue(session, Pair, [{"left": left, "right": right} for left, right in keys])
-
-    jobs = JobQueue(Pair, serial_by=Pair.left).claim(session, owner="w", limit=9)
-
-    assert {(job.left, job.right) for job in jobs} == {(1, "a"), (2, "a")}
 
 
 @pytest.mark.only_on("mysql", "mariadb")

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, UnsupportedDatabase, complete
+from sa_jobqueue import UnsupportedDatabase, complete
 from sa_jobqueue.dialects import database_of
 from sa_jobqueue.dialects.innodb import InnoDB, running_level
 from sa_jobqueue.dialects.mariadb import MariaDB
-from tests.contract.serial.keyed import NOTES, Note, add, ids
+from tests.contract.serial.keyed import NOTES, Note, add
 from tests.support import SERVERS, until
 
 REPEATABLE_READ = text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -85,14 +85,3 @@ def test_a_claim_that_begins_the_transaction_makes_it_read_committed(committed: 
 
         assert session.scalar(select(Note.id).where(Note.account_id == 2)) is not None
         complete(session, job)
-
-
-@pytest.mark.parametrize("queue", [NOTES, JobQueue(Note, strict_order=True)])
-def test_a_transaction_that_has_read_before_is_served_where_it_is_read_committed(
-    committed: Engine, queue: JobQueue[Note]
-) -> None:
-    with Session(committed) as session:
-        jobs = add(session, Note, 1, 2)
-        session.scalars(select(Note)).all()
-
-        assert ids(queue.claim(session, owner="b", limit=2)) == ids(jobs)

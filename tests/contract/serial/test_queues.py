@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
@@ -13,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue, UnsupportedDatabase, enqueue
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.worker import Worker
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
@@ -28,7 +26,6 @@ from tests.contract.serial.keyed import (
     Sending,
     add,
     consume,
-    ids,
     locked_keys,
     run,
 )
@@ -81,50 +78,6 @@ def test_a_transaction_that_would_not_see_the_second_look_is_refused(
 
 
 # Its face
-
-
-def test_the_text_of_a_queue_shows_its_limits() -> None:
-    queue = JobQueue(
-        Mail,
-        serial_by=Mail.account_id,
-        limit_by={(Mail.region, Mail.host): 3},
-        on_retry="skip",
-    )
-
-    assert repr(queue) == (
-        "<JobQueue Mail, strategy='auto', serial_by=account_id, "
-        "limit_by={(region, host): 3}, on_retry='skip'>"
-    )
-
-
-def test_a_worker_works_key_by_key(engine: Engine, session: Session) -> None:
-    jobs = add(session, Mail, 1, 1, 2, 1, None)
-    handled: list[int] = []
-    failed: list[int] = []
-
-    def handle(mail: Mail) -> None:
-        if mail.id == jobs[0].id and not failed:
-            failed.append(mail.id)
-            raise ZeroDivisionError
-        handled.append(mail.id)
-
-    worker = Worker(
-        engine,
-        BY_ACCOUNT,
-        handle,
-        owner="w",
-        limit=3,
-        drain=True,
-        poll=timedelta(milliseconds=5),
-        backoff=lambda attempts: timedelta(milliseconds=1),
-    )
-    worker.run()
-
-    assert failed == [jobs[0].id]
-    assert [number for number in handled if number in ids([jobs[0], jobs[1], jobs[3]])] == ids(
-        [jobs[0], jobs[1], jobs[3]]
-    )
-    assert sorted(handled) == ids(jobs)
 
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_INNODB + DRIVERS_OF_POSTGRESQL + DRIVERS_OF_SQLITE)

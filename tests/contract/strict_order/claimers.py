@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from multiprocessing.synchronize import Barrier
 
-from sqlalchemy import Engine, Text, insert, select
+from sqlalchemy import Engine, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import Claim, JobQueue, LockTimeout, enqueue
+from sa_jobqueue import Claim, JobQueue, LockTimeout
 from tests.models import Task
 from tests.support import make_engine
-
-#: The due tasks in claim order, as a bystander sees them.
-WAITING = (
-    select(Task.id).where(Task.status == "unclaimed").order_by(Task.priority, Task.run_at, Task.id)
-)
 
 
 class LogBase(DeclarativeBase):
@@ -31,13 +25,12 @@ class ClaimLog(LogBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     job: Mapped[int]
     process: Mapped[int]
-    waiting: Mapped[str] = mapped_column(Text())
 
 
-def consume(url: str, limit: int, seed: int, strict: bool, all_there: Barrier) -> None:
+def consume(url: str, limit: int, seed: int, all_there: Barrier) -> None:
     """Claim until nothing is left; roll every fourth claim back."""
     engine = make_engine(url)
-    queue = JobQueue(Task, strict_order=strict)
+    queue = JobQueue(Task, strict_order=True)
     chance = random.Random(seed)
     all_there.wait(60)
     empty = 0
@@ -48,36 +41,21 @@ def consume(url: str, limit: int, seed: int, strict: bool, all_there: Barrier) -
 
 
 def claim_once(engine: Engine, queue: JobQueue[Task], limit: int, *, keep: bool) -> Claim[Task]:
-    """Claim in a transaction that records the jobs, and the due jobs seen before the claim.
+    """Claim in a transaction that records the jobs.
 
     Any error but a lock timeout (a deadlock, say) ends the process.
     """
     while True:
         with Session(engine, expire_on_commit=False) as session:
-            waiting = json.dumps(session.scalars(WAITING).all())
-            session.rollback()
             try:
                 claimed = queue.claim(session, owner=f"process-{os.getpid()}", limit=limit)
             except LockTimeout:
                 continue
             for task in claimed:
-                line = {"job": task.id, "process": os.getpid(), "waiting": waiting}
+                line = {"job": task.id, "process": os.getpid()}
                 session.execute(insert(ClaimLog), line)
             if keep:
                 session.commit()
             else:
                 session.rollback()
             return claimed
-
-
-def produce(url: str, tasks: int, seed: int, all_there: Barrier) -> None:
-    """Commit tasks one by one, most of them earlier in claim order than those that are there."""
-    engine = make_engine(url)
-    chance = random.Random(seed)
-    all_there.wait(60)
-    for number in range(tasks):
-        with Session(engine) as session:
-            row = {"name": f"{seed}-{number}", "priority": chance.randint(-3, 2)}
-            enqueue(session, Task, [row])
-            session.commit()
-    engine.dispose()

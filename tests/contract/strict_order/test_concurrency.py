@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, enqueue
-from tests.contract.strict_order.claimers import WAITING, ClaimLog, consume, produce
+from sa_jobqueue import enqueue
+from tests.contract.strict_order.claimers import ClaimLog, consume
 from tests.models import Task
 from tests.processes import FORKSERVER
 
@@ -28,60 +27,15 @@ def test_ten_consumers_claim_in_exactly_the_claim_order(
     with Session(queue_engine) as session:
         enqueue(session, Task, [{"name": str(n), "priority": n * 7 % 5} for n in range(jobs)])
         session.commit()
-        in_order = session.scalars(WAITING).all()
+        in_order = session.scalars(
+            select(Task.id).order_by(Task.priority, Task.run_at, Task.id)
+        ).all()
 
-    run(queue_engine, [(consume, limit, seed, True) for seed in range(CONSUMERS)])
+    run(queue_engine, [(consume, limit, seed) for seed in range(CONSUMERS)])
 
     with Session(queue_engine) as session:
         assert session.scalars(select(ClaimLog.job).order_by(ClaimLog.id)).all() == in_order
         assert len(set(session.scalars(select(ClaimLog.process)))) > 1
-
-
-@pytest.mark.load
-@pytest.mark.xdist_group("concurrency")
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("limit", [3, pytest.param(1, marks=pytest.mark.only_full)])
-def test_no_job_is_claimed_before_an_earlier_job_that_was_there_at_the_claim(
-    queue_engine: Engine, limit: int, full: bool
-) -> None:
-    jobs = 500 if full else 60
-    with Session(queue_engine) as session:
-        enqueue(session, Task, [{"name": str(n)} for n in range(jobs)])
-        session.commit()
-
-    run(
-        queue_engine,
-        [(consume, limit, seed, True) for seed in range(CONSUMERS)]
-        + [(produce, jobs, seed) for seed in range(2)],
-    )
-
-    with Session(queue_engine) as session:
-        claims(session, JobQueue(Task, strict_order=True))  # jobs that came after the last look
-        assert not overtaken(session)
-
-
-def claims(session: Session, queue: JobQueue[Task]) -> None:
-    """Claim what is left."""
-    while queue.claim(session, owner="last"):
-        session.commit()
-
-
-def overtaken(session: Session) -> list[tuple[int, int]]:
-    """List each claimed job with the earlier jobs that it overtook."""
-    rank = {
-        job: place
-        for place, job in enumerate(
-            session.scalars(select(Task.id).order_by(Task.priority, Task.run_at, Task.id))
-        )
-    }
-    lines = session.scalars(select(ClaimLog).order_by(ClaimLog.id)).all()
-    taken: set[int] = set()
-    found = []
-    for line in lines:
-        taken.add(line.job)
-        sooner = [job for job in json.loads(line.waiting) if rank[job] < rank[line.job]]
-        found += [(job, line.job) for job in sooner if job not in taken]
-    return found
 
 
 def run(engine: Engine, jobs: list[tuple[Any, ...]]) -> None:

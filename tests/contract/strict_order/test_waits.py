@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from queue import Queue
 from typing import Any
 
 import pytest
@@ -22,7 +18,6 @@ from sa_jobqueue import (
     claim,
     is_transient,
 )
-from sa_jobqueue.worker import Worker
 from tests.contract.strict_order.support import EMAILS, Later
 from tests.models import Email, add_emails, recipients
 
@@ -86,43 +81,6 @@ def test_the_callers_lock_timeout_is_restored_after_the_claim(
     session.rollback()
     session.execute(text("SELECT set_config('lock_timeout', '10s', false)"))
     session.commit()
-
-
-def test_a_worker_waits_for_its_turn_longer_than_for_a_lock(
-    session: Session, impatient: Session
-) -> None:
-    add_emails(session, "a", "b")
-    EMAILS.claim(session, owner="first")
-    handled: list[str] = []
-    bind = impatient.get_bind()
-    assert isinstance(bind, Engine)
-    worker = Worker(bind, EMAILS, lambda email: handled.append(email.recipient), drain=True)
-
-    with log_lines("sa_jobqueue.worker") as logged:
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        while "run again" not in logged.get(timeout=30):
-            pass
-    session.rollback()
-    thread.join(30)
-
-    assert handled == ["a", "b"]
-
-
-@contextmanager
-def log_lines(name: str) -> Iterator[Queue[str]]:
-    """Collect the lines of a logger as they are logged."""
-    lines: Queue[str] = Queue()
-    logger, handler = logging.getLogger(name), logging.Handler()
-    handler.emit = lambda record: lines.put(record.getMessage())  # type: ignore[method-assign]
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield lines
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
 
 
 # What is refused

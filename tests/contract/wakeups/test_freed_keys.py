@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, JobQueue, cancel, cancel_claimed, complete, fail, fence_of, reap
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.wakeups.wakeups import woken_by_verbs
+from sa_jobqueue.wakeups import woken_by_verbs
 from tests.contract.wakeups.conftest import Heard
 from tests.contract.wakeups.models import SHIPPED, Cargo, Crate, Pallet
 from tests.contract.wakeups.support import SOON, Handled, claims_for_nothing, working

@@ -101,16 +101,3 @@ def test_nobody_listens_through_a_pooler(
         assert handled.next() == "a"
         until(lambda: told(caplog) == ["away"], SOON)
         assert not is_watched(worker)
-
-
-def test_psycopg_hears_as_psycopg2_does(apart: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    handled = Handled()
-    engine = create_engine(apart.url.set(drivername="postgresql+psycopg"))
-
-    with working(engine, Parcel, handled), elsewhere(apart.url, Parcel) as add:
-        for name in "ab":
-            add(name)
-            assert handled.next() == name
-    engine.dispose()
-
-    assert told(caplog) == []

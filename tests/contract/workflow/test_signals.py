@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import fence_of, prune
 from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.wakeups.wakeups import woken_by_verbs
+from sa_jobqueue.wakeups import woken_by_verbs
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting
 from tests.contract.workflow.support import statuses, step_of
 from tests.videos import S, Video, add_videos, videos

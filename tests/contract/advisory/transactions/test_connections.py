@@ -72,19 +72,6 @@ def test_a_connection_that_is_forgotten_keeps_nothing(
     assert not caplog.records  # a reset that fails ends the connection, and is logged
 
 
-def test_a_detached_connection_ends_with_its_locks(engine: Engine) -> None:
-    with engine.connect() as connection:
-        session = Session(connection)
-        add_subscriptions(session, 5)
-        claimed = claim_subscriptions(session)
-        connection.detach()
-        complete(session, claimed[0])
-        session.commit()
-        assert kept(engine) == 1
-
-    until(lambda: kept(engine) == 0)
-
-
 def test_claims_go_on_in_the_next_session_on_the_same_connection(engine: Engine) -> None:
     with engine.connect() as connection:
         with Session(connection, expire_on_commit=False) as session:

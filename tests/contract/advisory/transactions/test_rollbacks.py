@@ -139,25 +139,6 @@ def test_a_failing_commit_keeps_the_rows(engine: Engine, mailing: Session) -> No
     release(mailing, seat)
 
 
-def test_the_next_commit_does_not_make_up_for_one_that_failed(engine: Engine) -> None:
-    with engine.connect() as connection:
-        session = Session(connection, expire_on_commit=False)
-        seat = claim_a_seat(engine, session)
-        session.commit()
-        transaction = connection.begin()
-        complete(session, seat)
-        connection.execute(update(Seat).values(guest=1))
-        session.close()
-        with pytest.raises(exc.IntegrityError):
-            transaction.commit()
-        transaction.rollback()  # SQLAlchemy sends no ROLLBACK TO: the transaction has ended
-
-        with connection.begin():
-            connection.execute(select(Seat.id)).all()
-
-        assert kept(engine) == 1
-
-
 def test_a_commit_that_the_server_answers_with_rollback_keeps_the_rows(
     engine: Engine, mailing: Session
 ) -> None:
@@ -240,29 +221,3 @@ def test_a_claim_whose_check_breaks_off_leaves_no_lock(engine: Engine, broken: S
     assert ids(claim_subscriptions(broken, limit=1)) == [2]
 
     assert kept(engine) == 2 + 1
-
-
-def test_a_claim_whose_later_look_breaks_off_leaves_no_lock(
-    engine: Engine, mailing: Session
-) -> None:
-    """The rows that the first look found are freed too, since the caller never sees them."""
-    connection = mailing.connection()
-    rounds: list[str] = []
-
-    def finish_or_break(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
-        if "WHERE subscription.id = ANY" in statement:
-            rounds.append(statement)
-            if len(rounds) == 2:
-                conn.exec_driver_sql("SELECT 1 / 0")
-            with Session(engine) as other:
-                other.execute(update(Subscription).where(Subscription.id == 1).values(mailed=1))
-                other.commit()
-
-    event.listen(connection, "before_cursor_execute", finish_or_break)
-    with pytest.raises(exc.DataError):
-        claim_subscriptions(mailing)
-    event.remove(connection, "before_cursor_execute", finish_or_break)
-
-    mailing.rollback()
-
-    assert kept(engine) == 0

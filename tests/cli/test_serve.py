@@ -1,25 +1,29 @@
-"""``web``: the page of this machine's user, with a token, for hosts that are known."""
+"""``web``, the page of this machine's user with a token, and ``metrics``."""
 
 from __future__ import annotations
 
 import getpass
+import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
+import click
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.web import in_address, is_this_machine
+from sa_jobqueue.cli.serve import in_address, is_this_machine
 
-from .conftest import Run, Start
-from .depot import Base, Crate
+from .conftest import Run, Start, add, read
+from .depot import Crate
 
 DEPOT = "tests.cli.depot"
 
@@ -27,10 +31,8 @@ pytestmark = pytest.mark.usefixtures("jobs")
 
 
 @pytest.fixture
-def jobs(engine: Engine) -> None:
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Crate(id=1), Crate(id=2, kind="barrel")])
+def jobs(engine: Engine, tables: None) -> None:
+    add(engine, Crate(id=1), Crate(id=2, kind="barrel"))
 
 
 class Served:
@@ -103,8 +105,7 @@ def test_a_signal_ends_the_command_and_the_log_has_each_change(
     )
 
     assert "1 job cancelled" in answer.text
-    with Session(engine) as session:
-        assert session.get_one(Crate, 1).status == "cancelled"
+    assert read(engine, Crate.status) == ["cancelled", "unclaimed"]
     served.process.send_signal(signal.SIGTERM)
     _, errors = served.process.communicate(timeout=20)
     assert served.process.returncode in (0, -signal.SIGTERM)
@@ -162,3 +163,49 @@ def test_the_command_knows_which_hosts_are_this_machine() -> None:
         "127.0.0.1",
         "web.example",
     ]
+
+
+def test_a_scrape_has_each_queue_until_the_command_ends(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/metrics"
+    pages: list[str] = []
+
+    def scrape(said: str) -> None:
+        def read() -> None:
+            pages.append(urlopen(said, timeout=20).read().decode())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=read).start()
+
+    monkeypatch.setattr(click, "echo", scrape)
+    ended = run("metrics", DEPOT, "--url", url, "--port", port)
+
+    (scraped,) = pages
+    assert 'jobqueue_due_jobs{queue="tests.cli.depot:crates"} 2.0' in scraped
+    assert 'jobqueue_due_jobs{queue="tests.cli.depot:barrels"} 1.0' in scraped
+    assert 'jobqueue_due_jobs{queue="shelf"} 0.0' in scraped
+    assert ended.exit_code == 0
+    with pytest.raises(OSError, match="refused"):
+        urlopen(address, timeout=1)
+
+
+def test_a_missing_folder_of_counts_is_named(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "nowhere")
+
+    answer = run("metrics", DEPOT, "--url", url)
+
+    assert answer.exit_code == 1
+    assert "PROMETHEUS_MULTIPROC_DIR=nowhere is no folder" in answer.output
+
+
+def test_the_autoscalers_number_is_json(run: Run, url: str) -> None:
+    printed = run("metrics", DEPOT, "--url", url, "--drain-in", 60).stdout
+
+    needed = json.loads(printed)
+    assert (needed[f"{DEPOT}:crates"], needed[f"{DEPOT}:shelves"]) == (None, 0)

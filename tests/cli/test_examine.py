@@ -1,4 +1,4 @@
-"""``doctor``: its output and its exit codes."""
+"""``doctor``: its output and its exit codes; ``sql`` prints claims without a database."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import pytest
 from sqlalchemy import Engine
 
 from .conftest import Run
-from .shop import Base
 
 MESSAGES = "tests.cli.shop:Message"
-
-
-@pytest.fixture
-def tables(engine: Engine) -> None:
-    Base.metadata.create_all(engine)
 
 
 #: Drop the index, or make one that has the finished jobs, too.
@@ -58,3 +52,26 @@ def test_several_queues_are_examined_and_the_worst_is_the_exit_code(
     assert result.exit_code == 1
     assert "all is well" in result.stdout
     assert "error   index     no index serves the claim" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "dialect", "said"),
+    [
+        ("tests.cli.shop:Message", "postgresql", "FOR NO KEY UPDATE OF message SKIP LOCKED"),
+        ("tests.cli.shop:Message", "mysql", "FOR UPDATE OF message SKIP LOCKED"),
+        ("tests.cli.shop:Message", "mysql", "message.id IN (:sa_jobqueue_keys)"),
+        ("tests.cli.shop:Message", "mariadb", "FOR UPDATE SKIP LOCKED"),
+        ("tests.cli.shop:to_a", "sqlite", "-- :recipient_1 = 'a%'"),
+        ("tests.cli.films:show", "sqlite", "status = 'cut'"),
+        ("tests.cli.films", "sqlite", "SET status='claimed'"),
+    ],
+)
+def test_the_claim_is_printed(run: Run, target: str, dialect: str, said: str) -> None:
+    result = run("sql", target, "--dialect", dialect)
+
+    assert result.exit_code == 0, result.output
+    assert said in result.output
+
+
+def test_sqlite_needs_one_statement(run: Run) -> None:
+    assert run("sql", "tests.cli.shop:to_a", "--dialect", "sqlite").output.count(";") == 1
