@@ -20,7 +20,7 @@ from benchmarks.harness.databases import Database
 from benchmarks.harness.inserts import Rows, Way, by_insert, by_session, compare_inserts
 from benchmarks.harness.report import Figures, table
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, Log, load_table
-from sa_jobqueue.bulk.copy import Copy
+from sa_jobqueue.bulk.row_writer import Copy
 
 if __name__ == "__main__":
     run_by_name(__spec__.name)

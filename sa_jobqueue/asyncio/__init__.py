@@ -15,12 +15,11 @@ session, such as workflows, schedules and control, is awaited by the session its
 ``await session.run_sync(workflow.signal, video, "rendered")``. Import from :mod:`sa_jobqueue` what
 takes no session, such as ``fence_of``, and the errors. See docs/asyncio.md.
 
-======================  =====================================================
+======================  =======================================================
 ``verbs``               the verbs as functions, and AsyncJobQueue
 ``worker``              AsyncWorker
-``calls``               how an AsyncWorker calls handlers
-``tasks``               the Runtime of a worker in an event loop
-======================  =====================================================
+``calls``               how an AsyncWorker calls handlers; the Runtime of an event loop
+======================  =======================================================
 """
 
 from . import verbs

@@ -9,6 +9,10 @@
 It is :class:`sa_jobqueue.worker.Worker` itself, run in a greenlet: its transactions use
 the async driver, its pauses and its handlers are awaited, and its heartbeat is a
 task.
+
+Its slots are tasks that await handlers, and do turns in greenlets. A handler is awaited outside of
+the worker's greenlets. To switch from a greenlet to a handler and back took 5 % of the instructions
+of a job that does nothing, in batches of a hundred.
 """
 
 from __future__ import annotations
@@ -23,17 +27,21 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
 from ..fence.claim import Claim
+from ..process import Background
 from ..queue import JobQueue
 from ..worker import Cancel, Done, Lane, Outcome, Retry, Worker, WorkerOptions
+from ..worker.attempts import log_changes
 from ..worker.connections import what_to_give
+from ..worker.crew import Crew
 from ..worker.hands import Hands
-from .calls import AwaitedCalls, SyncSessions, caught
-from .slots import AwaitedCrew
-from .tasks import Tasks
+from ..worker.in_hand import Batch, InHand
+from .calls import AwaitedCalls, SyncSessions, Tasks, caught
+from .calls import Background as BackgroundTask
 from .verbs import AsyncJobQueue
 
 if TYPE_CHECKING:
@@ -154,6 +162,48 @@ def sync_queues(queue: Any) -> Any:
     if isinstance(queue, Iterable) and not isinstance(queue, str | type):
         return [sync_queues(each) for each in queue]
     return queue
+
+
+class AwaitedCrew(Crew[T]):
+    """The tasks of one run. A task runs alone until it waits, so it needs no lock."""
+
+    def _start_slot(self, name: str) -> Background:
+        return BackgroundTask(self._await_in_slot(), name)
+
+    async def _await_in_slot(self) -> None:
+        """Do turns, and await handlers, until the run ends; as a slot in a thread does."""
+        hands, handled = self.hands, None
+        while True:
+            if handled is not None:
+                hands.put_handled(handled)
+            while (step := hands.next_step()) is None:
+                if hands.ended:
+                    return
+                await greenlet_spawn(hands.wait_in_slot)
+            if isinstance(step, Batch) or step.lost or step.lane.transactional:
+                handled = await greenlet_spawn(self._do, step)
+                continue
+            handled = step
+            try:
+                await self._attempt(step)
+            except BaseException as error:
+                handled = self._end_by(error, step)
+
+    async def _attempt(self, in_hand: InHand[T]) -> None:
+        """Await the handler of a job, and note the outcome; as Attempts.make() does."""
+        attempts, lane, job = self.attempts, in_hand.lane, in_hand.job
+        assert isinstance(attempts.calls, AwaitedCalls)
+        try:
+            try:
+                returned = await attempts.calls.awaited(lane, attempts.begin(in_hand), job)
+            finally:
+                if instance_state(job).modified:
+                    log_changes(in_hand)
+            outcome = None if returned is None else lane.outcome_of(returned)
+        except BaseException as raised:
+            attempts.note_error(in_hand, raised)
+        else:
+            attempts.note_outcome(in_hand, outcome)
 
 
 class _GreenWorker(Worker[T]):

@@ -12,13 +12,10 @@ write a source of your own.
 """
 
 from ..errors import BatchInDoubt, BrokenLog, InvalidState, LoadStopped, SourceChanged
-from .database_log import DatabaseLog, load_table
-from .file_log import FileLog
 from .insert_source import EnqueueSource, InsertSource
-from .log import Log
-from .manager import BulkLoad, Progress
-from .source import DivisibleSource, Metadata, Source
-from .states import LoadState
+from .log import LoadState, Log
+from .logs import DatabaseLog, FileLog, load_table
+from .manager import BulkLoad, DivisibleSource, Metadata, Progress, Source
 
 __all__ = [
     "BatchInDoubt",

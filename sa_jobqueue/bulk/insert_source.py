@@ -40,6 +40,7 @@ from ..errors import ArgumentError, SourceChanged
 from ..model.mapping import mapping_of, word_of
 from ..model.status import UNCLAIMED
 from ..sessions.transactions import transaction
+from .manager import Metadata, Source, sync_iterator
 from .row_writer import (
     Destination,
     Key,
@@ -50,7 +51,6 @@ from .row_writer import (
     encode_keys,
     hold_lock,
 )
-from .source import Metadata, Source, sync_iterator
 
 #: Rows of a batch.
 BATCH_SIZE = 5_000

@@ -21,11 +21,9 @@ one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 from ..dialects.clock import clock_default
 from ..model.columns import timestamp_type
 from .autogenerate import online_indexes
-from .backfill_rows import backfill
-from .columns import add_job_columns, drop_job_columns
+from .columns import add_job_columns, backfill, drop_job_columns
 from .indexes import create_index_online, create_job_indexes, drop_index_online, drop_job_indexes
-from .runner import Op, patiently
-from .storage import reset_storage, tune_storage
+from .runner import Op, patiently, reset_storage, tune_storage
 
 __all__ = [
     "Op",

@@ -33,7 +33,7 @@ from ..model.columns import MARK, WORDS
 from ..model.indexes import job_indexes
 from ..model.mixins import JobMixin, PriorityMixin, QueueColumns, RetryMixin, ScheduleMixin
 from ..model.status import MAX_ATTEMPTS
-from .tables import compared
+from .runner import compared
 
 #: The mixins whose columns we add. RoundMixin's second table is autogenerate's, and its column is
 #: like any other.

@@ -20,8 +20,7 @@ from ..doctor.index_checks import WantedIndex, name_of, same_predicate
 from ..errors import ArgumentError
 from ..model.indexes import index_serving, job_indexes, shortened, twin
 from ..queue import JobQueue
-from .runner import PATIENCE, Op, Runner, log
-from .tables import AnyTable, mapping_for
+from .runner import PATIENCE, AnyTable, Op, Runner, log, mapping_for
 
 #: PostgreSQL cuts names after this number of bytes.
 _NAME_LENGTH = 63

@@ -1,22 +1,32 @@
-"""Run a change outside of Alembic's transaction, and again while others hold its lock."""
+"""Run a change outside of Alembic's transaction, and again while others hold its lock.
+
+The table that a migration changes, and its queue, come from a class or a name. A migration outlives
+the models, so it names the table and the mixins. From these a private class is mapped, which has
+the same columns and indexes as the model's.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Executable, MetaData, Table, text
+from sqlalchemy import Column, Connection, Executable, MetaData, Table, text
+from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.orm import declarative_base
+from sqlalchemy.types import NullType
 
 from ..ages import duration_text
 from ..dialects import Database, database_of, database_of_dialect, is_lock_timeout, is_transient
-from ..dialects.schema_changes import SchemaChanges
+from ..dialects.schema_changes import SchemaChanges, SetStorage
 from ..errors import ArgumentError, LockTimeout
+from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
+from ..model.mixins import JobMixin, QueueColumns
 
 #: How long a change waits in all for locks that others hold.
 PATIENCE = timedelta(minutes=2)
@@ -250,3 +260,148 @@ def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PAT
     runner = Runner(op, patience=patience)
     with runner.outside_transaction():
         runner.briefly(change, what="a change of your own")
+
+
+#: A table's name, or a mapped class.
+AnyTable: TypeAlias = str | type[Any]
+
+#: A stand-in for the primary key where only the mixins' columns matter.
+NO_KEY = ("sa_jobqueue_key",)
+
+#: The options that name columns of the table.
+_OF_COLUMNS = ("equality", "order_by", "per_key", "enqueued_at")
+
+
+def mapping_for(
+    runner: Runner,
+    table: AnyTable,
+    mixins: Sequence[type[QueueColumns]],
+    queue_args: Mapping[str, Any] | None,
+    schema: str | None,
+    key: Sequence[str] = NO_KEY,
+) -> QueueMapping:
+    """Return the mapping of a class, or of a private class for a table's name.
+
+    Raises:
+        ArgumentError: `table` is a class, and `queue_args` or `schema` is given too.
+    """
+    if not isinstance(table, str):
+        if queue_args is not None or schema is not None:
+            raise ArgumentError(
+                f"{table!r} has its own __queue_args__ and its own schema; to give others, pass "
+                "the table's name instead of the class"
+            )
+        mapping = any_mapping_of(table)
+        return mapping if mapping.is_ordered else mapping_of(table)  # raises: it is no queue
+    args = dict(queue_args or {})
+    mixins = tuple(mixins) or (JobMixin,)
+    taken = {name for mixin in mixins for name in mixin.__queue_attributes__.values()}
+    others = {*_words(args.get(option) for option in _OF_COLUMNS)} - taken
+    body: dict[str, Any] = {column: Column(NullType()) for column in others}
+    body |= {column: Column(NullType(), primary_key=True) for column in key}
+    body |= {
+        "__tablename__": table,
+        "__table_args__": {"schema": schema},
+        "__queue_args__": args,
+    }
+    metadata = MetaData(naming_convention=_naming_convention(runner, table, schema))
+    base = declarative_base(metadata=metadata)
+    return any_mapping_of(type("Adopted", (*mixins, base), body))
+
+
+def _words(given: Any) -> Iterator[str]:
+    """Yield the columns that an option names: ``"a desc"``, ``["a", ("b", "c")]``."""
+    if isinstance(given, str):
+        yield given.partition(" ")[0]
+    else:
+        for each in given or ():
+            yield from _words(each)
+
+
+def _naming_convention(runner: Runner, name: str, schema: str | None) -> Any:
+    """Return the naming convention of the MetaData that Alembic compares the table with."""
+    all_metadata = compared(runner.context)
+    key = name if schema is None else f"{schema}.{name}"
+    found = [metadata for metadata in all_metadata if key in metadata.tables] or all_metadata
+    return found[0].naming_convention if found else None
+
+
+def compared(context: Any) -> list[MetaData]:
+    """List each MetaData that an environment of Alembic compares the database with."""
+    given = context.opts.get("target_metadata") or ()
+    return [given] if isinstance(given, MetaData) else list(given)
+
+
+def bare_table(table: AnyTable, schema: str | None = None) -> Table:
+    """Return a Table without columns, with the name and the schema of a class."""
+    if isinstance(table, str):
+        return Table(table, MetaData(), schema=schema)
+    real = any_mapping_of(table).table
+    return Table(real.name, MetaData(), schema=schema or real.schema)
+
+
+def reflect_table(runner: Runner, bare: Table) -> Table:
+    """Read a table's columns from the database.
+
+    Raises:
+        ArgumentError: there is no such table.
+    """
+    try:
+        return Table(
+            bare.name,
+            MetaData(),
+            schema=bare.schema,
+            autoload_with=runner.connection,
+            resolve_fks=False,
+        )
+    except NoSuchTableError as error:
+        raise ArgumentError(
+            f"there is no table {bare.fullname}: correct the name, or give the table's schema="
+        ) from error
+
+
+def tune_storage(
+    op: Op,
+    table: AnyTable,
+    *,
+    fillfactor: int = 90,
+    dead_rows: int = 10_000,
+    schema: str | None = None,
+) -> None:
+    """Make PostgreSQL vacuum a queue's table in time; other databases are left as they are.
+
+    By default autovacuum waits until a fifth of the table is dead. In a table of ten
+    million done rows these are two million dead rows, which claims walk over.
+
+    Each partition of a table is tuned that exists now. For a partition that is created
+    later, call this again with the partition or with the table.
+
+    Args:
+        fillfactor: how full pages are written from now on, in percent. The rest stays free
+            for new versions of their rows.
+        dead_rows: how many changed rows start autovacuum and autoanalyze.
+    """
+    _alter(op, table, schema, fillfactor=fillfactor, dead_rows=dead_rows)
+
+
+def reset_storage(op: Op, table: AnyTable, *, schema: str | None = None) -> None:
+    """Undo :func:`tune_storage`: restore the server's defaults."""
+    _alter(op, table, schema, reset=True, fillfactor=0, dead_rows=0)
+
+
+def _alter(
+    op: Op, table: AnyTable, schema: str | None, *, reset: bool = False, **values: int
+) -> None:
+    runner = Runner(op)
+    parameters = runner.changes.storage_of_queue(**values)
+    if not parameters:
+        return
+    whole = bare_table(table, schema)
+    parts = runner.partitions_of(whole)
+    if parts is not None:
+        later = (
+            "each with storage parameters of its own; partitions that are created later need them"
+        )
+        log.info("%s has %d partitions, %s too", whole.description, len(parts), later)
+    for part in [whole] if parts is None else parts:
+        runner.run(SetStorage(part, parameters, reset=reset))

@@ -41,15 +41,7 @@ from ..errors import HandlerTimeout
 from .attempts import JobContext, job_context
 from .chores import REAP_EVERY
 from .hands import LONGEST_POLL, SHORTEST_POLL
-from .lanes import (
-    Cancel,
-    Done,
-    Failed,
-    Lane,
-    Outcome,
-    Retry,
-    lane_of,
-)
+from .lanes import Cancel, Done, Failed, Lane, Outcome, Retry, lane_of
 from .loop import GRACE, Worker, WorkerOptions
 from .owner import default_owner
 from .transactions import PATIENCE

@@ -12,12 +12,7 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from ..control import (
-    ControlTables,
-    read_control,
-    register_worker,
-    unregister_worker,
-)
+from ..control import ControlTables, read_control, register_worker, unregister_worker
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
 from .chores import Tries

@@ -226,11 +226,6 @@ class Lane(Generic[T]):
         return self._queue
 
     @property
-    def attempts_key(self) -> str | None:
-        """The name of the attribute that counts attempts, or None without RetryMixin."""
-        return self.mapping.attributes.get("attempts")
-
-    @property
     def is_async(self) -> bool:
         """Whether the handler has to be awaited."""
         return is_awaited(self.handler)

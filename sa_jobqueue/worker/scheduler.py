@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from ..queue import JobQueue
-from ..schedules import Ran, Schedules
+from ..schedules import Schedules
 from ..schedules.declared import declared_for
 from ..sessions.transactions import connected, run_in_transaction
 from .chores import Tries
@@ -75,14 +73,13 @@ class Scheduler:
         if wait is None or wait > timedelta(0):
             self._next = time.monotonic() + _pause(wait)
             return
-        ran = run_in_transaction(self._engine, self._run_due)
+        ran = run_in_transaction(
+            self._engine, lambda session: self._schedules.run_due(session, self._queues)
+        )
         if any(each.ticks for each in ran):
             self._wake()
         if ran:
             self._next = time.monotonic()  # there may be more
-
-    def _run_due(self, session: Session) -> list[Ran]:
-        return self._schedules.run_due(session, self._queues)
 
 
 def _pause(wait: timedelta | None) -> float:

@@ -387,7 +387,7 @@ class Turns(Generic[T]):
 
 def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
     """Return the jobs of a claim, to be handled."""
-    key = lane.attempts_key
+    key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
     if key is None:
         return [InHand(lane, job, claim) for job in claim]
     return [InHand(lane, job, claim, getattr(job, key)) for job in claim]

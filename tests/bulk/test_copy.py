@@ -30,7 +30,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateSchema, DropSchema
 
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
-from sa_jobqueue.bulk.copy import Copy  # what only COPY does: its texts, and a lost connection
+from sa_jobqueue.bulk.row_writer import (
+    Copy,  # what only COPY does: its texts, and a lost connection
+)
 from tests.support import statements_seen
 
 from .models import Item

@@ -16,7 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from sqlalchemy import create_engine
 
 import sa_jobqueue
-from sa_jobqueue.bulk.states import TRANSITIONS as LOAD_TRANSITIONS
+from sa_jobqueue.bulk.log import TRANSITIONS as LOAD_TRANSITIONS
 from sa_jobqueue.cli import cli
 from sa_jobqueue.doctor.run_checks import CHECKS
 from sa_jobqueue.model.status import QueueArgs
