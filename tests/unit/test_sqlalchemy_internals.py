@@ -25,9 +25,7 @@ PACKAGE = Path(sa_jobqueue.__file__).parent
 #: need it, and those of asyncio need `await_only` and `greenlet_spawn`.
 USES = {
     "asyncio/calls.py: await_only",
-    "asyncio/slots.py: greenlet_spawn",
-    "asyncio/tasks.py: await_only",
-    "asyncio/tasks.py: greenlet_spawn",
+    "asyncio/calls.py: greenlet_spawn",
     "asyncio/worker.py: await_only",
     "asyncio/worker.py: greenlet_spawn",
     "cli/database.py: greenlet_spawn",
