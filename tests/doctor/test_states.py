@@ -160,7 +160,7 @@ STATES = {
     "warning [reap] .. does not fit reap() .. CREATE INDEX ix_doctor_mail_reap_sending ON": at(
         nothing, SENDING, on=PARTIAL
     ),
-    "warning [index] no index serves the search for the next job .. create_job_indexes(op, Deed)": at(
+    "warning [index] no index serves the search for the next .. create_job_indexes(op, Deed)": at(
         indexed("key_client", of=Deed), DEEDS
     ),
     "warning [index] .. (status) does not fit the search for the next job of .. fix: drop": at(
