@@ -15,11 +15,10 @@ from sqlalchemy.orm import Session
 from ..control import ControlTables, read_control, register_worker, unregister_worker
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
-from .chores import Tries
 from .hands import Hands
 from .lanes import Lane
 from .owner import OwnerName
-from .transactions import Transactions
+from .transactions import Transactions, Tries
 
 log = logging.getLogger("sa_jobqueue.worker")
 
