@@ -77,7 +77,16 @@ def test_stopping_lets_the_running_jobs_finish_and_releases_the_rest(
         assert rows[name] == ("unclaimed", 0, None)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C works, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @ANYWHERE
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_finishes_what_was_handled_and_releases_the_rest(workers: Workers) -> None:
     workers.add("a", "b", "c")
 
