@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -16,6 +17,11 @@ from .models import Base
 
 # The extra may be missing on a developer's machine, never in CI.
 collect_ignore_glob = ["test_*.py"] if not find_spec("cronsim") and "CI" not in os.environ else []
+
+
+@pytest.fixture(autouse=True)
+def no_queues_of_other_tests() -> None:
+    gc.collect()  # a queue declares as long as it is there
 
 
 @pytest.fixture(scope="module")

@@ -38,11 +38,6 @@ def version(cron: str, revision: int, **values: str) -> JobQueue[object]:
     return queue
 
 
-@pytest.fixture(autouse=True)
-def no_queues_of_other_tests() -> None:
-    gc.collect()
-
-
 def row(session: Session) -> ScheduleInfo:
     (found,) = SCHEDULES.all(session)
     return found

@@ -409,13 +409,7 @@ def test_a_claim_that_ends_the_run_costs_no_running_handler_its_finish(
 
     def handle(task: Task) -> None:
         workers.note(task)
-        assert gone.wait(30)
-
-    gone = threading.Event()
-
-    def tell(connection: Any) -> None:
-        if impatient.ahead > 1000:
-            gone.set()
+        threading.Event().wait(1)  # the run ends meanwhile
 
     tasks, walls = workers.queue(Task, handle), workers.queue(Wall)
     with (
@@ -424,7 +418,6 @@ def test_a_claim_that_ends_the_run_costs_no_running_handler_its_finish(
             lambda text: workers.handled and of_walls(text),
             lambda: LookupError("no such street"),
         ),
-        heard(workers.engine, "rollback", tell),
         pytest.raises(LookupError, match="no such street"),
     ):
         workers.run(workers.make([tasks, walls], concurrency=2, owner="w", reap_every=None))
