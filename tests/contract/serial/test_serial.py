@@ -173,6 +173,7 @@ def test_no_step_between_two_statements_gives_a_key_twice(
         assert finish or now == 1, number
         session.execute(delete(queue.entity))
         session.commit()
+        session.expunge_all()
         other.expunge_all()
 
 
