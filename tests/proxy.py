@@ -30,7 +30,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets = [self._listener]
         self._threads: list[threading.Thread] = []
-        self._silent = threading.Event()
+        self._silent = threading.Event()  # for the connections that are there
         self._over = threading.Event()
         host, port = self._listener.getsockname()
         self.url = url.set(host=host, port=port)
@@ -39,6 +39,11 @@ class Proxy:
     def go_silent(self) -> None:
         """Forward nothing from now on, in neither direction, and close nothing."""
         self._silent.set()
+
+    def silence_established(self) -> None:
+        """Forward nothing of the connections that are there; new connections pass."""
+        established, self._silent = self._silent, threading.Event()
+        established.set()
 
     def close(self) -> None:
         """Close everything."""
@@ -73,12 +78,13 @@ class Proxy:
             self._start(self._forward, server, client)
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        silent = self._silent
         with suppress(OSError):
             while data := source.recv(65536):
-                if self._silent.is_set():
+                if silent.is_set():
                     break
                 sink.sendall(data)
-        if self._silent.is_set():
+        if silent.is_set():
             self._over.wait()
         with suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)

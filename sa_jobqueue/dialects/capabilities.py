@@ -98,6 +98,7 @@ class Capabilities:
             after each of its rows.
         time_digits: how many digits of a second a time has whose type names no number.
         repeats_keys: tables that inherit from another one may repeat its primary keys.
+        has_network: it is a server; its driver may connect in one thread, and serve another.
         leaves_texts: a statement can leave a text to later ones of its transaction, and can undo
             itself.
         key_hint: the hint that binds a statement to the primary key; None: not needed.
@@ -132,6 +133,7 @@ class Capabilities:
     returns_new = False
     checks_references_at_end = True
     repeats_keys = False
+    has_network = True
     leaves_texts = False
     time_digits = 6
     key_hint: ClassVar[str | None] = None
@@ -252,12 +254,15 @@ class Capabilities:
         """Tell whether other connections see the same database; False for SQLite in memory."""
         return True
 
-    def told_backend(self, connection: Connection) -> int | None:
+    def told_backend(self, driver: Any) -> int | None:
         """Return the server process that the server named to the driver at its connect.
 
         Behind a pooler, another process works for us. None: the driver does not tell.
         """
         return None
+
+    def end_session(self, connection: Connection, process: int, quiet: timedelta) -> None:
+        """End our user's session of that process if it has done nothing new for so long."""
 
     def backend(self, connection: Connection) -> int | None:
         """Ask which server process works for this connection now; None: the database has none."""
@@ -270,7 +275,7 @@ class Capabilities:
         belongs to a session, would not be ours. It costs one round trip. The answer is False
         where the driver knows no process to compare with.
         """
-        told = self.told_backend(connection)
+        told = self.told_backend(driver_connection(connection))
         return told is not None and told != self.backend(connection)
 
     def notice_silence(self, connection: Connection) -> None:
@@ -312,9 +317,13 @@ class Capabilities:
         """
         return None
 
+    def lock_timeout(self, connection: Connection) -> timedelta | None:
+        """Return how long this connection waits for a row that others have locked; None: ever."""
+        return None
+
     def lock_wait(self, connection: Connection) -> timedelta:
-        """Return how long this connection waits for a row that others have locked."""
-        return LOCK_WAIT
+        """Return how long somebody else should wait for such a row."""
+        return self.lock_timeout(connection) or LOCK_WAIT
 
     #: Whether a connection may wait for a locked row as long as it is locked.
     may_wait_without_limit: ClassVar[bool] = False

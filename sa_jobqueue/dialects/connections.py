@@ -66,6 +66,21 @@ def driver_connection(connection: Connection) -> Any:
     return connection.dialect.get_driver_connection(pooled.dbapi_connection)
 
 
+def file_number(driver: Any) -> int | None:
+    """Return the file number of a driver's socket; None where the driver does not tell."""
+    # psycopg 2 and 3, mysqlclient; pg8000; PyMySQL.
+    for holder in (driver, getattr(driver, "_usock", None), getattr(driver, "_sock", None)):
+        ask = getattr(holder, "fileno", None)
+        number = ask() if callable(ask) else None
+        if isinstance(number, int) and number >= 0:
+            return number
+    # asyncpg; asyncmy and aiomysql.
+    for transport in (getattr(driver, "_transport", None), getattr(driver, "_writer", None)):
+        if transport is not None:
+            return file_number(transport.get_extra_info("socket"))
+    return None
+
+
 def connect_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
     """Return the exceptions that a driver raises where it cannot connect.
 

@@ -46,7 +46,7 @@ from ..errors import JobQueueError
 from .after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
 from .capabilities import Meaning, OwnerState, Process, Server
 from .clock import LONG_AGO, UtcText, clock_default, utc_now
-from .connections import driver_connection, driver_errors
+from .connections import driver_errors
 from .database import Database, SerialKeyLocks, plain_type, sorted_by_name
 from .expressions import TableExpression
 from .named_locks import ConnectionLocks, Holder, Key, digest, slug
@@ -212,12 +212,22 @@ class InnoDB(Database):
         most = max(1, limit // self.limit_unit)  # 0 would be no limit
         return _variables_set(connection, {self.statement_limit: most, **waits})
 
-    def told_backend(self, connection: Connection) -> int | None:
+    def told_backend(self, driver: Any) -> int | None:
         # PyMySQL and mysqlclient; the connectors of MySQL and of MariaDB.
-        driver = driver_connection(connection)
         found = getattr(driver, "thread_id", None) or getattr(driver, "connection_id", None)
         told = found() if callable(found) else found
         return told if isinstance(told, int) else None
+
+    def end_session(self, connection: Connection, process: int, quiet: timedelta) -> None:
+        listed = {row.Id: row for row in connection.exec_driver_sql("SHOW PROCESSLIST")}
+        own = listed[self.backend(connection)]
+        other = listed.get(process)
+        if (
+            other is not None
+            and (other.User, other.db) == (own.User, own.db)
+            and other.Time >= int(quiet.total_seconds())
+        ):
+            connection.exec_driver_sql(f"KILL {process:d}")
 
     def backend(self, connection: Connection) -> int | None:
         # 32 bits, since the handshake has room for no more. And not a plain SELECT
@@ -225,7 +235,7 @@ class InnoDB(Database):
         number = connection.exec_driver_sql("SELECT CONNECTION_ID() & 0xFFFFFFFF").scalar_one()
         return int(number)
 
-    def lock_wait(self, connection: Connection) -> timedelta:
+    def lock_timeout(self, connection: Connection) -> timedelta | None:
         seconds = connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one()
         return timedelta(seconds=int(seconds))
 

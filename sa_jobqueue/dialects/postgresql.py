@@ -46,7 +46,7 @@ from ..errors import UnsupportedDatabase
 from .after_commit import fetch_all
 from .capabilities import LOCK_WAIT, Meaning, OwnerState, Process, Server, Version
 from .clock import naive_utc_now, utc_now
-from .connections import as_value, driver_connection, driver_errors, qualified
+from .connections import as_value, driver_errors, qualified
 from .database import Database, SerialKeyLocks, plain_type, sorted_by_name, unless_null
 from .expressions import TableExpression
 from .named_locks import ConnectionLocks, Holder, Key, digest
@@ -97,6 +97,12 @@ SILENCE = {
 
 
 _LOCK_TIMEOUT = "SELECT CAST(setting AS integer) FROM pg_settings WHERE name = 'lock_timeout'"
+
+_END_SESSION = text("""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE pid = :process AND usename = current_user AND datname = current_database()
+    AND state_change < clock_timestamp() - make_interval(secs => :quiet)
+""")
 
 _LIMIT_LOCK_WAIT = text("""
 SELECT set_config('lock_timeout', :limit, :of_transaction)
@@ -190,8 +196,7 @@ class PostgreSQL(Database):
             return True
         return False
 
-    def told_backend(self, connection: Connection) -> int | None:
-        driver = driver_connection(connection)
+    def told_backend(self, driver: Any) -> int | None:
         for path in _PID_TOLD:
             found = driver
             for name in path.split("."):
@@ -205,6 +210,9 @@ class PostgreSQL(Database):
     def backend(self, connection: Connection) -> int | None:
         number: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         return number
+
+    def end_session(self, connection: Connection, process: int, quiet: timedelta) -> None:
+        connection.execute(_END_SESSION, {"process": process, "quiet": quiet.total_seconds()})
 
     def notice_silence(self, connection: Connection) -> None:
         settings = ", ".join(
@@ -365,9 +373,9 @@ class PostgreSQL(Database):
             func.set_config(name, own, true()),
         )
 
-    def lock_wait(self, connection: Connection) -> timedelta:
+    def lock_timeout(self, connection: Connection) -> timedelta | None:
         milliseconds = connection.exec_driver_sql(_LOCK_TIMEOUT).scalar_one()
-        return timedelta(milliseconds=milliseconds) if milliseconds else LOCK_WAIT
+        return timedelta(milliseconds=milliseconds) or None
 
     may_wait_without_limit: ClassVar[bool] = True
 

@@ -77,6 +77,11 @@ class SQLite(Database):
     one_writer = True
     tells_changes = True
     returns_new = True
+    has_network = False
+
+    def lock_timeout(self, connection: Connection) -> timedelta | None:
+        milliseconds = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        return timedelta(milliseconds=milliseconds)
 
     @staticmethod
     def version_of(dialect: Dialect) -> Version | None:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -33,6 +33,7 @@ from .connections import (
     close_dedicated,
     dedicated_connection,
     driver_connection,
+    file_number,
     leave_to_parent_after_fork,
 )
 
@@ -58,6 +59,10 @@ class Limits:
     pulse: timedelta = timedelta(seconds=5)
     answer: timedelta = timedelta(seconds=30)
     doubt: timedelta = timedelta(seconds=60)
+
+
+#: How long close() waits for an answer that another thread waits for.
+FAREWELL = timedelta(seconds=2)
 
 
 class WatchedConnection:
@@ -109,7 +114,7 @@ class WatchedConnection:
             self._calls.close()
             raise
         self._driver = self._connection.connection.dbapi_connection
-        self._file = _file_number(driver_connection(self._connection))
+        self._file = file_number(driver_connection(self._connection))
         self._socket = None if self._file is None else _second_handle(self._file)
         self._heard = time.monotonic()
         leave_to_parent_after_fork(self)
@@ -189,7 +194,7 @@ class WatchedConnection:
     def close(self) -> None:
         """Close the connection, and end its thread."""
         self._over = True
-        if self._mutex.acquire(timeout=self._limits.answer.total_seconds()):
+        if self._mutex.acquire(timeout=FAREWELL.total_seconds()):
             try:
                 self._close_driver()
             finally:
@@ -294,21 +299,6 @@ def _keep_alive(connection: WatchedConnection) -> None:
 
 
 # -- sockets ------------------------------------------------------------
-
-
-def _file_number(driver: Any) -> int | None:
-    """Return the file number of a driver's socket; None where the driver does not tell."""
-    # psycopg 2 and 3, mysqlclient; pg8000; PyMySQL.
-    for holder in (driver, getattr(driver, "_usock", None), getattr(driver, "_sock", None)):
-        ask = getattr(holder, "fileno", None)
-        number = ask() if callable(ask) else None
-        if isinstance(number, int) and number >= 0:
-            return number
-    # asyncpg; asyncmy and aiomysql.
-    for transport in (getattr(driver, "_transport", None), getattr(driver, "_writer", None)):
-        if transport is not None:
-            return _file_number(transport.get_extra_info("socket"))
-    return None
 
 
 def _second_handle(number: int) -> socket.socket:

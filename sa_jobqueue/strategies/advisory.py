@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy import column as sa_column
 from sqlalchemy.sql import ColumnElement
 
-from ..dialects import Database
+from ..dialects import Database, driver_connection
 from ..dialects.database import plain_type
 from ..errors import UnsupportedDatabase
 from ..fence.token import Identity
@@ -131,7 +131,7 @@ class Advisory(Strategy):
     def _lock(self, writer: Writer, known: Collection[LockKey], limit: int) -> list[Locked]:
         statement = self.lock_next_but_known if known else self.lock_next
         always: dict[str, Any] = {
-            "sa_jobqueue_backend": self.database.told_backend(writer.connection)
+            "sa_jobqueue_backend": self.database.told_backend(driver_connection(writer.connection))
         }
         if known:
             always["sa_jobqueue_tables"], always["sa_jobqueue_rows"] = map(

@@ -35,7 +35,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import Database, database_of
 from ..dialects.after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
-from ..dialects.connections import listen_to
+from ..dialects.connections import driver_connection, listen_to
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
@@ -390,7 +390,7 @@ def check_connection(connection: Connection, database: Database) -> None:
             f"{isolation.upper()} hides that: use READ COMMITTED, which advisory_session(engine) "
             "sets"
         )
-    if database.told_backend(connection) not in (None, backend):
+    if database.told_backend(driver_connection(connection)) not in (None, backend):
         raise UnsupportedDatabase(
             "a claim by advisory locks needs a server connection of its own, and this engine "
             "connects through a pooler such as PgBouncer, which shares connections. Give "

@@ -56,6 +56,7 @@ from ..fence.token import Fence
 from ..model.mapping import word_of
 from ..process import Flag, function_name
 from ..queue import JobQueue
+from ..sessions.deadlines import lift_deadline
 from ..sessions.writer import Writer, writing
 from .in_hand import Ended, InHand, job_fields, log_failure, log_lost
 from .lanes import Cancel, Done, Failed, Finished, Lane, Retry, branch_of
@@ -203,6 +204,7 @@ class Attempts(Generic[T]):
         """
         context = copy_context()
         context.run(set_job_context, (in_hand, self.stopping))
+        context.run(lift_deadline)
         if in_hand.lane.mapping.listeners and not in_hand.lane.transactional:
             context.run(tell_start, in_hand)
         return context

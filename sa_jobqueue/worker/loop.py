@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -19,6 +21,7 @@ from ..fence.claim import Claim
 from ..owners.owner import Owner
 from ..process import THREADS, Runtime, signals_handled
 from ..queue import JobQueue
+from ..sessions.deadlines import Deadlines, no_deadline
 from ..sessions.transactions import connected
 from ..verbs.backoff import (
     DEFAULT_BACKOFF,
@@ -48,6 +51,8 @@ from .owner import Heartbeat, OwnerName
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
 
+log = logging.getLogger("sa_jobqueue.worker")
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
@@ -57,6 +62,9 @@ else:
 
 #: How long running handlers may go on after stop(): Kubernetes ends a process after 30 seconds.
 GRACE = timedelta(seconds=25)
+
+#: How long a call of a worker to its database may take.
+DEADLINE = timedelta(seconds=30)
 
 
 class Worker(Generic[T]):
@@ -85,6 +93,9 @@ class Worker(Generic[T]):
         poll: the longest pause of an idle worker between two looks for jobs.
         grace: how long running handlers may go on after :meth:`stop`. Then their jobs are
             released, and the writes of transactional handlers are rolled back.
+        deadline: how long a call of the worker to its database may take: connecting, a statement,
+            a COMMIT. It is longer if a statement may wait for a lock for longer. Then the worker
+            closes the connection, and goes on with a new one. Handlers have no such limit.
         backoff: the delay of a failed job; by default that of the queue, otherwise
             1, 2, 4, .. seconds, at most an hour.
         max_runtime: how long a job may run. After that, its claim is not renewed,
@@ -119,6 +130,7 @@ class Worker(Generic[T]):
         interval: timedelta = timedelta(0),
         poll: timedelta = LONGEST_POLL,
         grace: timedelta = GRACE,
+        deadline: timedelta = DEADLINE,
         backoff: Backoff | None = None,
         max_runtime: timedelta | None = None,
         reap_every: timedelta | None = REAP_EVERY,
@@ -134,7 +146,7 @@ class Worker(Generic[T]):
         check_positive(max_runtime=max_runtime, reap_every=reap_every)
         check_ages(max_runtime=max_runtime)
         check_durations(zero=True, grace=grace, interval=interval)
-        check_durations(zero=False, poll=poll)
+        check_durations(zero=False, poll=poll, deadline=deadline)
         _check_delete(delete)
         self.concurrency, self.limit = _checked_numbers(concurrency, limit)
         self.lanes = lanes_of(queue, handler)
@@ -151,6 +163,7 @@ class Worker(Generic[T]):
         self.interval = interval
         self.poll = poll
         self.grace = grace
+        self.deadline = deadline
         self.backoff = _checked_backoff(backoff, self.lanes)
         self.max_runtime = max_runtime
         self.reap_every = reap_every
@@ -162,6 +175,7 @@ class Worker(Generic[T]):
         self._stopping = self._runtime.flag()
         self._hands: Hands[T] | None = None
         self._turns: Turns[T]
+        self._deadlines: Deadlines
         self._is_seen = True
         self._may_keep = False
         self._kept: KeptConnection | None = None
@@ -198,7 +212,13 @@ class Worker(Generic[T]):
                 no Exception, such as KeyboardInterrupt. Its job is then failed, the handled jobs
                 are finished, and all other jobs are released.
         """
-        with self._only_run(), suppress(Stopped), self._owner_name.for_the_run():
+        self._deadlines = Deadlines(self.engine, self.deadline, self._end_process)
+        with (
+            self._only_run(),
+            self._deadlines,
+            suppress(Stopped),
+            self._owner_name.for_the_run(),
+        ):
             self._transactions.patiently(self._check_connections)
             self._hands = Hands[T](
                 self._runtime,
@@ -283,6 +303,16 @@ class Worker(Generic[T]):
         finally:
             self._running.release()
 
+    def _end_process(self, what: str) -> None:
+        """End the process: a call neither returns nor can be cut off, so no turn can follow."""
+        log.critical(
+            "%s has not returned, and its connection could not be closed: this process ends, so "
+            "that its supervisor starts another, and a reap returns its jobs to the queue",
+            what,
+        )
+        logging.shutdown()
+        os._exit(os.EX_SOFTWARE)
+
     def _calls_of(self, engine: Engine, open_session: Callable[[], Session] | None) -> Calls:
         return Calls(engine, open_session)
 
@@ -290,6 +320,7 @@ class Worker(Generic[T]):
         with connected(self.engine) as connection:
             database = database_of(connection)
             self._is_seen = database.seen_by_others(connection)
+            self._deadlines.never_below(database.lock_timeout(connection))
             # On an AUTOCOMMIT engine each turn sets the level of its transaction.
             self._may_keep = (
                 not database.in_autocommit(connection)
@@ -408,11 +439,12 @@ class Worker(Generic[T]):
     def _tell(self, result: TurnResult[T]) -> None:
         """Log and call back, after the commit of a turn."""
         log_finished(result.finished)
-        if self.on_outcome is not None:
-            for in_hand in result.finished:
+        if self.on_outcome is None and self.on_claim is None:
+            return
+        with no_deadline():
+            for in_hand in result.finished if self.on_outcome is not None else ():
                 self.on_outcome(in_hand.job, in_hand.known_outcome)
-        if self.on_claim is not None:
-            for _, claim in result.claims:
+            for _, claim in result.claims if self.on_claim is not None else ():
                 if claim or claim.lost:
                     self.on_claim(claim)
 
@@ -476,6 +508,7 @@ class WorkerOptions(TypedDict, total=False):
     interval: timedelta
     poll: timedelta
     grace: timedelta
+    deadline: timedelta
     backoff: Backoff | None
     max_runtime: timedelta | None
     reap_every: timedelta | None

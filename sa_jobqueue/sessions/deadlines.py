@@ -1,0 +1,346 @@
+"""A deadline on each call to the database: connecting, a statement, a COMMIT, a ping of the pool.
+
+::
+
+    deadlines = Deadlines(engine, timedelta(seconds=30))
+    with deadlines:
+        ...         # calls of this thread, and of threads that it starts, have the deadline
+
+An established connection may go silent while new ones work: a middlebox has forgotten it, or a
+failover keeps its socket open. The driver then waits for ever, and tells nobody. So a thread
+watches the calls. It shuts the socket of a late call down: the driver raises the error of a
+connection that broke, and SQLAlchemy replaces the pool's connections. On SQLite it interrupts the
+statement. The thread acts only while the call is under way, never on a connection that is back in
+the pool.
+
+The calls are those of the engine's dialect, which are all that SQLAlchemy sends. What a driver is
+asked directly, and the connections of ``create_engine(creator=)``, have no deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from sqlalchemy import Engine
+from sqlalchemy.engine import Dialect
+
+from ..ages import duration_text
+from ..dialects import database_of, database_of_dialect
+from ..dialects.connections import call_for, connected_apart, file_number
+
+log = logging.getLogger("sa_jobqueue.worker")
+
+R = TypeVar("R")
+
+#: What a dialect sends over a connection, with how to find the connection among its arguments.
+_OF_CURSOR = ("do_execute", "do_executemany", "do_execute_no_params")
+_OF_CONNECTION = (
+    "do_commit",
+    "do_ping",
+    "do_rollback",
+    "reset_isolation_level",
+    "set_isolation_level",
+)
+
+#: What the driver's error of a call that was cut off tells.
+LATE = "sa_jobqueue has closed the connection: the call has taken longer than the worker's deadline"
+
+#: After so many deadlines a call that could not be freed is hopeless.
+HOPELESS = 3
+
+_current: ContextVar[Deadlines | None] = ContextVar("sa_jobqueue_deadlines", default=None)
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call that is under way.
+
+    Attributes:
+        driver: its connection.
+        began: by time.monotonic().
+        socket: its file number and that file's identity, once the call has taken some time.
+        is_seen: the watching thread has noted the socket.
+        was_cut: the thread has shut the connection down.
+        is_over: the call has returned; the connection is no longer ours.
+    """
+
+    driver: Any
+    what: str
+    began: float = field(default_factory=time.monotonic)
+    socket: tuple[int, int, int] | None = None
+    is_seen: bool = False
+    was_cut: bool = False
+    is_over: bool = False
+
+
+class Deadlines:
+    """The calls of one worker to its database, and the thread that watches them.
+
+    Args:
+        engine: whose dialect calls.
+        longest: how long a call may take.
+        give_up: called once when a call could not be freed within HOPELESS deadlines, in the
+            watching thread, with what the call does.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        longest: timedelta,
+        give_up: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        self._engine = engine
+        self._database = database_of_dialect(engine.dialect)
+        self._give_up = give_up
+        self._calls: set[_Call] = set()
+        self._mutex = threading.Lock()
+        self._over = threading.Event()
+        self._token: Token[Deadlines | None] | None = None
+        self.longest = longest
+        _watch(engine.dialect)
+
+    def __enter__(self) -> Deadlines:
+        self._over.clear()
+        self._token = _current.set(self)
+        threading.Thread(target=self._watch, name="sa_jobqueue deadlines", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._token is not None:
+            _current.reset(self._token)
+
+    def never_below(self, lock_timeout: timedelta | None) -> None:
+        """Let calls take longer than a statement may wait for a lock; None: it has no limit."""
+        if lock_timeout is not None:
+            self.longest = max(self.longest, lock_timeout + timedelta(seconds=2))
+
+    @property
+    def stuck(self) -> str | None:
+        """What a call does that its deadline could not free; None: there is no such call."""
+        late = time.monotonic() - 2 * self.longest.total_seconds()
+        with self._mutex:
+            return next((call.what for call in self._calls if call.began < late), None)
+
+    def call(self, connection: Any, what: str, work: Callable[[], R]) -> R:
+        """Call `work`, which uses that connection, and watch it meanwhile."""
+        call = _Call(self._engine.dialect.get_driver_connection(connection), what)
+        with self._mutex:
+            self._calls.add(call)
+        try:
+            return work()
+        except Exception as error:
+            if call.was_cut:
+                error.add_note(LATE)
+            raise
+        finally:
+            with self._mutex:
+                call.is_over = True
+                self._calls.discard(call)
+
+    # -- the watching thread --------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._over.wait(min(1.0, self.longest.total_seconds() / 4)):
+            longest, now = self.longest.total_seconds(), time.monotonic()
+            for call in self._slow(now):
+                age = now - call.began
+                if not call.is_seen:
+                    self._see(call)
+                elif age >= longest and not call.was_cut:
+                    self._cut(call)
+                elif age >= HOPELESS * longest:
+                    self._over.set()
+                    self._give_up(call.what)
+
+    def _slow(self, now: float) -> list[_Call]:
+        """Return the calls that take longer than a tenth of a second."""
+        with self._mutex:
+            return [call for call in self._calls if now - call.began > 0.1]
+
+    def _see(self, call: _Call) -> None:
+        with self._mutex:
+            call.is_seen = True
+            if not call.is_over:
+                call.socket = _socket_of(call.driver)
+
+    def _cut(self, call: _Call) -> None:
+        with self._mutex:
+            if call.is_over:
+                return
+            call.was_cut = True
+            process = self._database.told_backend(call.driver)
+            if self._database.has_network:
+                _shut_down(call)
+            else:
+                _interrupt(call.driver)
+        log.warning(
+            "%s has taken longer than %s; the worker closes its connection and tries again",
+            call.what,
+            duration_text(self.longest),
+        )
+        if process is not None:
+            threading.Thread(target=self._end_session, args=(process,), daemon=True).start()
+
+    def _end_session(self, process: int) -> None:
+        """End the session at the server, which may still hold the locks of its rows."""
+        quiet = self.longest - timedelta(seconds=1)  # the clock of the server counts from later
+
+        def end() -> None:
+            with connected_apart(self._engine) as connection:
+                database = database_of(connection)
+                if not database.through_pooler(connection):
+                    database.end_session(connection, process, quiet)
+
+        try:
+            call_for(self._engine, end)
+        except Exception as error:  # whatever it is, the server ends the session some time
+            log.info("the session of a closed connection is left to the server: %s", error)
+
+
+def lift_deadline() -> None:
+    """Let the calls of the current context take as long as they like: they are a handler's."""
+    _current.set(None)
+
+
+@contextmanager
+def no_deadline() -> Iterator[None]:
+    """Let the calls of a block take as long as they like: they are the application's."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+# -- the calls of a dialect ---------------------------------------------
+
+_watched: WeakSet[Dialect] = WeakSet()
+
+
+def _watch(dialect: Dialect) -> None:
+    """Have the calls of a dialect watched, in a context that has a deadline."""
+    if dialect in _watched:
+        return
+    _watched.add(dialect)
+    own: Any = dialect
+    for name in _OF_CURSOR:
+        setattr(own, name, partial(_call_on_cursor, getattr(own, name)))
+    for name in _OF_CONNECTION:
+        setattr(own, name, partial(_call_on_connection, name, getattr(own, name)))
+    own.is_disconnect = partial(_is_disconnect, own.is_disconnect)
+    if database_of_dialect(dialect).has_network:
+        own.connect = partial(_connect, dialect, own.connect)
+
+
+def _call_on_cursor(work: Callable[..., Any], *arguments: Any) -> Any:
+    deadlines = _current.get()
+    if deadlines is None:
+        return work(*arguments)
+    context = arguments[-1]  # of the execution
+    connection = context.root_connection.connection.dbapi_connection
+    return deadlines.call(connection, "a statement", partial(work, *arguments))
+
+
+_WORDS = {"do_commit": "a COMMIT", "do_rollback": "a ROLLBACK", "do_ping": "a ping of the pool"}
+
+
+def _call_on_connection(
+    name: str, work: Callable[..., Any], connection: Any, *arguments: Any
+) -> Any:
+    deadlines = _current.get()
+    if deadlines is None:
+        return work(connection, *arguments)
+    within = getattr(connection, "dbapi_connection", connection)  # a pool gives its own
+    call = partial(work, connection, *arguments)
+    return deadlines.call(within, _WORDS.get(name, "a statement"), call)
+
+
+def _is_disconnect(ask: Callable[..., bool], error: Any, *arguments: Any) -> bool:
+    return LATE in getattr(error, "__notes__", ()) or ask(error, *arguments)
+
+
+def _connect(dialect: Dialect, connect: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Connect in a thread of its own, or a task, which is left alone if it takes too long."""
+    deadlines = _current.get()
+    if deadlines is None:
+        return connect(*args, **options)
+    work = partial(connect, *args, **options)
+    longest = deadlines.longest.total_seconds()
+    late: Any = dialect.loaded_dbapi
+    try:
+        return _within(dialect, work, longest)
+    except TimeoutError as error:
+        text = f"no connection was made within {duration_text(deadlines.longest)}"
+        raise late.OperationalError(text) from error
+
+
+def _within(dialect: Dialect, work: Callable[[], Any], longest: float) -> Any:
+    if dialect.is_async:
+        import asyncio
+
+        from sqlalchemy.util import await_only, greenlet_spawn
+
+        return await_only(asyncio.wait_for(greenlet_spawn(work), longest))
+    from queue import Empty, SimpleQueue
+
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+    given_up = threading.Event()
+
+    def connect() -> None:
+        try:
+            made = work()
+        except BaseException as error:
+            answers.put((None, error))
+            return
+        answers.put((made, None))
+        if given_up.is_set():
+            made.close()
+
+    threading.Thread(target=connect, name="sa_jobqueue connects", daemon=True).start()
+    try:
+        made, error = answers.get(timeout=longest)
+    except Empty:
+        given_up.set()
+        raise TimeoutError from None
+    if error is not None:
+        raise error
+    return made
+
+
+# -- sockets ------------------------------------------------------------
+
+
+def _socket_of(driver: Any) -> tuple[int, int, int] | None:
+    number = file_number(driver)
+    if number is None:
+        return None
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return number, status.st_dev, status.st_ino
+
+
+def _interrupt(driver: Any) -> None:
+    """Interrupt a statement of SQLite, which frees its file at the rollback."""
+    getattr(driver, "_conn", driver).interrupt()  # aiosqlite has one of sqlite3
+
+
+def _shut_down(call: _Call) -> None:
+    """Shut the connection of a call down for both sides: the driver gets an error."""
+    if call.socket is not None and _socket_of(call.driver) == call.socket:
+        with suppress(OSError), socket.fromfd(call.socket[0], -1, -1, -1) as handle:
+            handle.shutdown(socket.SHUT_RDWR)
