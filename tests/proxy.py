@@ -40,10 +40,9 @@ class Proxy:
         """Forward nothing from now on, in neither direction, and close nothing."""
         self._silent.set()
 
-    def silence_established(self) -> None:
-        """Forward nothing of the connections that are there; new connections pass."""
-        established, self._silent = self._silent, threading.Event()
-        established.set()
+    def speak(self) -> None:
+        """Forward new connections again; those that are there stay silent."""
+        self._silent = threading.Event()
 
     def close(self) -> None:
         """Close everything."""

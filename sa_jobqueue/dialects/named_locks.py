@@ -244,6 +244,7 @@ class _HeldByConnection(HeldLock):
         self._insist(self._locks.holds)
 
     def release(self) -> None:
+        self._connection.hurry()
         try:
             self._insist(self._locks.give)
         finally:

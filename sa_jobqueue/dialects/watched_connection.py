@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -61,7 +61,7 @@ class Limits:
     doubt: timedelta = timedelta(seconds=60)
 
 
-#: How long close() waits for an answer that another thread waits for.
+#: How long a connection that is to be closed waits for an answer.
 FAREWELL = timedelta(seconds=2)
 
 
@@ -191,10 +191,15 @@ class WatchedConnection:
         if self._after_answer is not None:
             self._after_answer()
 
+    def hurry(self) -> None:
+        """Wait for answers no longer than FAREWELL: the connection is to be closed."""
+        self._limits = replace(self._limits, answer=FAREWELL, pulse=FAREWELL)
+
     def close(self) -> None:
         """Close the connection, and end its thread."""
         self._over = True
-        if self._mutex.acquire(timeout=FAREWELL.total_seconds()):
+        self.hurry()
+        if self._mutex.acquire(timeout=self._limits.answer.total_seconds()):
             try:
                 self._close_driver()
             finally:

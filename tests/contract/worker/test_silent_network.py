@@ -1,0 +1,138 @@
+"""A worker's connections go silent, and nobody closes them: each call has a deadline."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from tests.contract.worker.driver import Workers
+from tests.models import Task
+from tests.proxy import Proxy
+from tests.support import until
+
+DEADLINE = timedelta(seconds=1)
+
+#: A statement may wait for a lock for a second, and no deadline is shorter.
+LOCK_TIMEOUT = {"init_command": "SET SESSION innodb_lock_wait_timeout = 1"}
+
+A_NETWORK = pytest.mark.only_on("postgresql", "mysql", "mariadb")
+
+
+@pytest.fixture
+def proxy(engine: Engine) -> Iterator[Proxy]:
+    url = engine.url
+    if url.get_backend_name() != "postgresql":
+        url = url.update_query_dict(LOCK_TIMEOUT)
+    with Proxy(url) as proxy:
+        yield proxy
+
+
+@A_NETWORK
+@pytest.mark.parametrize("moment", ["idle", "handler", "commit"])
+def test_a_worker_goes_on_when_its_connections_go_silent(
+    workers: Workers, proxy: Proxy, moment: str
+) -> None:
+    engine = workers.engine_for(proxy.url, pool_pre_ping=moment == "idle")
+
+    def silence(*_: Any) -> None:
+        proxy.go_silent()
+        proxy.speak()
+
+    def handle(task: Task) -> None:
+        workers.note(task)
+        if task.name == "a" and moment == "handler":
+            silence()
+        if task.name == "a" and moment == "commit":
+            event.listen(engine, "commit", silence, once=True)
+
+    queue = workers.queue(Task, handle)
+    with workers.running(queue, bind=engine, deadline=DEADLINE, reap_every=None) as worker:
+        workers.add("a")
+        until(lambda: workers.handled == ["a"])
+        if moment == "idle":
+            until(lambda: workers.statuses() == {"a": "done"})
+            silence()
+        workers.add("b")
+        until(lambda: workers.statuses() == {"a": "done", "b": "done"})
+        began = time.monotonic()
+        worker.stop()
+    assert time.monotonic() - began < 15
+    assert workers.handled == ["a", "b"]
+    assert {attempts for _, attempts, _ in workers.rows().values()} == {1}
+
+
+@A_NETWORK
+def test_a_worker_waits_for_a_network_that_takes_connections_and_says_nothing(
+    workers: Workers, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue")
+    engine = workers.engine_for(proxy.url)
+    with workers.running(Task, bind=engine, deadline=DEADLINE, reap_every=None):
+        workers.add("a")
+        until(lambda: workers.handled == ["a"])
+        proxy.go_silent()
+        workers.add("b")
+        until(lambda: "no connection was made within 1 s" in caplog.text)
+        proxy.speak()
+        until(lambda: workers.handled == ["a", "b"])
+
+
+FOR_EVER = text(
+    "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i > 0) "
+    "SELECT count(*) FROM n) > 0"
+)
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_statement_that_lasts_for_ever_frees_the_file_of_sqlite(workers: Workers) -> None:
+    workers.add("a")
+    engine = workers.engine_for(workers.plain.url, connect_args={"timeout": 0.1})
+    queue = workers.queue(Task, None, FOR_EVER)
+    with workers.running(queue, bind=engine, deadline=timedelta(milliseconds=300)):
+        time.sleep(1)
+        workers.add("b")  # it waits for the file as long as the engine of the tests does
+    assert workers.handled == []
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.process
+def test_a_process_ends_whose_call_cannot_be_cut_off(tmp_path: Any) -> None:
+    script = f"""
+import time
+from datetime import timedelta
+
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue
+from sa_jobqueue.worker import Worker
+from tests.models import Base, Task
+
+engine = create_engine("sqlite:///{tmp_path}/jobs", connect_args={{"timeout": 0.1}})
+Base.metadata.create_all(engine)
+with Session(engine) as session, session.begin():
+    session.add(Task(name="a"))
+
+
+@event.listens_for(engine, "connect")
+def hang_in_the_driver(connection, record):
+    connection.create_function("hang", 0, lambda: time.sleep(60))
+
+
+queue = JobQueue(Task, text("hang() IS NULL"))
+queue.handler()(print)
+Worker(engine, queue, deadline=timedelta(milliseconds=200)).run()
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 70
+    assert "has not returned" in done.stderr
+    assert time.monotonic() - began < 45
