@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from ..model.keys import CONTROL, SCHEDULES, beside
 from ..queue import JobQueue
-from ..verbs.reap import Reaped
+from ..verbs.reap import Reaped, ReapReason
 from .hands import Hands
 from .lanes import Lane
 from .owner import OwnerName
@@ -113,6 +113,10 @@ REAP_EVERY = timedelta(seconds=10)
 SOON = timedelta(seconds=1)
 
 
+class _OwnJobs(Exception):
+    """A reap has met jobs that the worker has in hand: it is rolled back."""
+
+
 class Reaper:
     """Reap in transactions of its own.
 
@@ -120,8 +124,7 @@ class Reaper:
         queues: their claims are reaped; each job gets the `ready` status of its queue.
         every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
-        holds_lost_name: tells whether the worker holds jobs that it claimed under a name whose lock
-            was lost: a reap would reap them, too.
+        names_held: returns the owners of the jobs in hand: if our lock was cut, they look dead.
     """
 
     def __init__(
@@ -131,9 +134,9 @@ class Reaper:
         transactions: Transactions,
         every: timedelta | None,
         max_runtime: timedelta | None,
-        holds_lost_name: Callable[[], bool],
+        names_held: Callable[[], set[str]],
     ) -> None:
-        self._holds_lost_name = holds_lost_name
+        self._names_held = names_held
         self._queues = queues
         self._transactions = transactions
         self._every = every
@@ -147,15 +150,15 @@ class Reaper:
         return math.inf if self._every is None else self._next
 
     def run(self) -> None:
-        """Reap claims, unless `every` is None, or the worker would reap its own claims."""
+        """Reap claims, unless `every` is None."""
         if self._every is None:
             return
         reaped = Reaped()
         try:
-            if self._holds_lost_name():
-                self._next = time.monotonic() + SOON.total_seconds()
-                return
             reaped = self._transactions.run_once(self._reap)
+        except _OwnJobs:
+            self._next = time.monotonic() + SOON.total_seconds()
+            return
         except Exception as error:
             if not self._transactions.is_temporary(error):
                 self._refusals.note(error)
@@ -170,4 +173,7 @@ class Reaper:
         if not any(parts):  # nothing was written, so there is nothing to commit
             session.rollback()
         jobs = tuple(job for part in parts for job in part.jobs)
+        dead = {job.owner for job in jobs if job.reason is ReapReason.DEAD_OWNER}
+        if dead & self._names_held():
+            raise _OwnJobs
         return Reaped(jobs, more=any(part.more for part in parts))

@@ -25,7 +25,7 @@ from .chores import Chore
 from .hands import Hands, Idle
 from .in_hand import Batch, InHand, log_overdue
 from .owner import OwnerName
-from .transactions import Stopped, cause_of
+from .transactions import PATIENCE, Stopped, cause_of
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -301,7 +301,7 @@ class Crew(Generic[T]):
 
     def _end(self) -> None:
         """Give running handlers their grace; finish what was handled, and release the rest."""
-        hands = self.hands
+        hands, began = self.hands, time.monotonic()
         with hands:
             hands.ending = True
         self._wait_for_handlers(self.grace)
@@ -320,7 +320,8 @@ class Crew(Generic[T]):
                 return
             batch = hands.begin_ending_turn() or Batch()
         try:
-            result = self.turns.end(batch)
+            left = max(self.grace - timedelta(seconds=time.monotonic() - began), timedelta(0))
+            result = self.turns.end(batch, left if self.stopping.is_set() else PATIENCE)
         except Exception as error:
             if hands.error is None:
                 raise

@@ -414,17 +414,16 @@ class Worker(Generic[T]):
         )
 
     def _reaper(self, hands: Hands[T]) -> Reaper:
-        def holds_lost_name() -> bool:
-            current = self._owner_name.current  # may take a new lock, which takes its time
+        def names_held() -> set[str]:
             with hands:
-                return any(str(in_hand.fence.owner) != current for in_hand in hands.all)
+                return {str(in_hand.fence.owner) for in_hand in hands.all + self._turns.aside}
 
         return Reaper(
             [lane.queue for lane in self.lanes],
             transactions=self._transactions,
             every=self.reap_every,
             max_runtime=self.max_runtime,
-            holds_lost_name=holds_lost_name,
+            names_held=names_held,
         )
 
     def _chores_beside(self, hands: Hands[T]) -> AbstractContextManager[list[Chore]]:

@@ -299,13 +299,13 @@ class SetAside(Generic[T]):
         self._next = time.monotonic() + self._pause.total_seconds()
         return finished
 
-    def last_try(self) -> list[InHand[T]]:
+    def last_try(self, patience: timedelta) -> list[InHand[T]]:
         """Finish the jobs that can be finished before the worker ends; return them.
 
-        It waits for locks, for PATIENCE at most, but not for other refusals, which do not pass.
+        It waits for locks, but not for other refusals, which do not pass.
         """
         finished: list[InHand[T]] = []
-        pauses = self.transactions.pauses()
+        pauses = self.transactions.pauses(patience)
         while self._refused:
             finished += self._try()
             locked = any(self.transactions.is_temporary(left.error) for left in self._refused)

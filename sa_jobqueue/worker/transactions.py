@@ -206,9 +206,9 @@ class Transactions:
                     raise Stopped from error
             pauses.pause()
 
-    def pauses(self) -> Pauses:
-        """Begin to wait for something, for PATIENCE at most."""
-        return Pauses(self._runtime.sleep, PATIENCE, time.monotonic())
+    def pauses(self, patience: timedelta = PATIENCE) -> Pauses:
+        """Begin to wait for something."""
+        return Pauses(self._runtime.sleep, patience, time.monotonic())
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error passes with time."""

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from ..errors import ClaimLost, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from .connections import KeptConnection
-from .in_hand import Batch, Ended, InHand, log_lost, log_unreleased
+from .in_hand import Batch, Ended, InHand, jobs_of_locked_rows, log_lost, log_unreleased
 from .lanes import Lane, LaneOrder, claims_lost_by
 from .owner import OwnerName
 from .refusals import UNDIVIDED, PassedOver, RefusedFinish, SetAside, may_come_from_a_row
@@ -110,8 +110,11 @@ class Turns(Generic[T]):
         """When the first lane that is left alone may be claimed from again; inf: there is none."""
         return min(each.rests_until for each in self._refusals.values())
 
-    def end(self, batch: Batch[T]) -> TurnResult[T]:
+    def end(self, batch: Batch[T], patience: timedelta) -> TurnResult[T]:
         """Finish the handled jobs, and release all other jobs.
+
+        Args:
+            patience: for how long jobs set aside are tried again while others have locked them.
 
         Raises:
             Exception: what the database still refused after PATIENCE.
@@ -119,7 +122,7 @@ class Turns(Generic[T]):
         if not batch.is_empty:
             self.wait_for_renewal()
         result = self._turn_or_parts(batch)
-        result.finished += self._set_aside.last_try()
+        result.finished += self._set_aside.last_try(patience)
         return result
 
     def _turn_or_parts(self, batch: Batch[T]) -> TurnResult[T]:
@@ -226,9 +229,11 @@ class Turns(Generic[T]):
             return in_one
         finished = self._finish(session, batch.handled) if batch.handled else []
         if batch.unhandled:
-            self._release(session, [(left.lane, left.job) for left in batch.unhandled])
+            self._release(session, batch.unhandled)
         if not batch.wanted:
-            self._release(session, [(lane, claimed) for lane, claimed in found])
+            self._release(
+                session, [InHand(lane, job) for lane, claimed in found for job in claimed]
+            )
             return TurnResult([], finished)
         claims = found or self._claim(session, batch.wanted, lanes)
         self._unanswered += claims
@@ -278,7 +283,7 @@ class Turns(Generic[T]):
             self.hopeless = True
             raise
         self._set_aside.add(finishing.refused)
-        self._release_parts(batch.unhandled)
+        self._release_alone(batch.unhandled)
         if not batch.wanted:
             self._turn_or_parts(Batch())
         return TurnResult([], finishing.finished, claim_is_due=batch.wanted > 0)
@@ -286,22 +291,17 @@ class Turns(Generic[T]):
     def _finishing(self) -> RefusedFinish[T]:
         return RefusedFinish(self.transactions, self._finish, self.delay)
 
-    def _release_parts(self, jobs: Sequence[InHand[T]]) -> None:
-        """Release jobs together; if that is refused, by halves."""
-        if not jobs:
-            return
-        try:
-            left = [(in_hand.lane, in_hand.job) for in_hand in jobs]
-            self.transactions.run(
-                partial(self._release, jobs=left), patience=UNDIVIDED, writes_claims=True
-            )
-        except Exception as error:
-            if len(jobs) == 1 or self.transactions.is_temporary(error):
-                log_unreleased(jobs, cause_of(error))
-                return
-            half = len(jobs) // 2
-            self._release_parts(jobs[:half])
-            self._release_parts(jobs[half:])
+    def _release_alone(self, jobs: Sequence[InHand[T]]) -> None:
+        """Release jobs one by one, since their turn was refused."""
+        for number, in_hand in enumerate(jobs):
+            release = partial(self._release, jobs=[in_hand])
+            try:
+                self.transactions.run(release, patience=UNDIVIDED, writes_claims=True)
+            except Exception as error:
+                away = self.transactions.is_temporary(error)
+                log_unreleased(jobs[number:] if away else [in_hand], cause_of(error))
+                if away:
+                    return
 
     def _leave_unanswered(self, error: Exception) -> TurnResult[T]:
         log.error(
@@ -352,10 +352,15 @@ class Turns(Generic[T]):
             if id(in_hand.job) not in lost and in_hand.ended is not Ended.LOST
         ]
 
-    def _release(self, session: Session, jobs: Iterable[tuple[Lane[T], Any]]) -> None:
+    def _release(self, session: Session, jobs: Sequence[InHand[T]]) -> None:
+        """Release jobs, but wait for no row that somebody else has locked."""
+        locked = jobs_of_locked_rows(session, jobs)
+        if locked:
+            log_unreleased(locked, "somebody else has locked the row")
         by_lane: dict[Lane[T], list[Any]] = {}
-        for lane, job in jobs:
-            by_lane.setdefault(lane, []).append(job)
+        for in_hand in jobs:
+            if in_hand not in locked:
+                by_lane.setdefault(in_hand.lane, []).append(in_hand.job)
         for lane, of_lane in by_lane.items():
             lost = claims_lost_by(partial(lane.queue.release, session, of_lane))
             log_lost(InHand(lane, job) for job in lost)
