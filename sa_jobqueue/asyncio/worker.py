@@ -34,12 +34,13 @@ from ..errors import ArgumentError
 from ..fence.claim import Claim
 from ..process import Background
 from ..queue import JobQueue
-from ..worker import Cancel, Done, Lane, Outcome, Retry, Worker, WorkerOptions
+from ..worker import Done, Lane, Outcome, Worker, WorkerOptions
 from ..worker.attempts import log_changes
 from ..worker.connections import what_to_give
 from ..worker.crew import Crew
 from ..worker.hands import Hands
 from ..worker.in_hand import Batch, InHand
+from ..worker.lanes import NotDone
 from .calls import AwaitedCalls, SyncSessions, Tasks, caught
 from .calls import Background as BackgroundTask
 from .verbs import AsyncJobQueue
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
-AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | Retry | Cancel | None]]
+AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | NotDone | None]]
 
 
 class AsyncWorker(Generic[T]):

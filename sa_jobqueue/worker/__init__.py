@@ -9,7 +9,8 @@
 
 A handler gets a job that is detached from its session, and writes in a session of its own.
 A transactional handler writes in the transaction that finishes its job. A handler returns
-None or :class:`Done` if the job is done, otherwise :class:`Retry` or :class:`Cancel`. A handler
+None or :class:`Done` if the job is done, otherwise :class:`Retry`, :class:`Release` or
+:class:`Cancel`. A handler
 that raises an exception fails only its own job.
 
 Each transaction of the worker finishes the handled jobs and claims the next jobs. The worker
@@ -41,7 +42,7 @@ from ..errors import HandlerTimeout
 from .attempts import JobContext, job_context
 from .chores import REAP_EVERY
 from .hands import LONGEST_POLL, SHORTEST_POLL
-from .lanes import Cancel, Done, Failed, Lane, Outcome, Retry, lane_of
+from .lanes import Cancel, Done, Failed, Lane, Outcome, Release, Retry, lane_of
 from .loop import GRACE, Worker, WorkerOptions
 from .owner import default_owner
 from .transactions import PATIENCE
@@ -59,6 +60,7 @@ __all__ = [
     "JobContext",
     "Lane",
     "Outcome",
+    "Release",
     "Retry",
     "Worker",
     "WorkerOptions",

@@ -2,10 +2,10 @@
 
 A handler may ask about its attempt::
 
-    def export(report: Report) -> Retry | None:
+    def export(report: Report) -> Release | None:
         for part in parts(report):
             if job_context().asked_to_stop:
-                return Retry(reason="the worker stops")
+                return Release(reason="the worker stops")
 
 A Worker calls handlers in the thread of their slot; an AsyncWorker has its own way.
 
@@ -25,9 +25,9 @@ transaction. So its release fails if the handler or the server has ended that tr
 SQLAlchemy's knowledge: by SQL text, by the driver's own commit(), by a deadlock or by the implicit
 commit of a CREATE TABLE on InnoDB. The job is not finished then.
 
-If the handler fails, or returns a Retry or a Cancel, its effects are rolled back, and the next turn
-fails, retries or cancels the job. If the answer to a COMMIT is lost, the transaction is run again,
-and the locking read, or what it misses, tells whether the COMMIT has succeeded.
+If the handler fails, or returns a Retry, a Release or a Cancel, its effects are rolled back, and
+the next turn writes the outcome of the job. If the answer to a COMMIT is lost, the transaction is
+run again, and the locking read, or what it misses, tells whether the COMMIT has succeeded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from ..queue import JobQueue
 from ..sessions.deadlines import lift_deadline
 from ..sessions.writer import Writer, writing
 from .in_hand import Ended, InHand, job_fields, log_failure, log_lost
-from .lanes import Cancel, Done, Failed, Finished, Lane, Retry, branch_of
+from .lanes import Done, Failed, Finished, Lane, NotDone, Retry, branch_of
 from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -90,7 +90,7 @@ class JobContext:
 
         It is True when the worker is to stop, when the worker has given this job up, or when
         somebody has called :func:`sa_jobqueue.control.request_stop`. The handler may then return
-        a :class:`~sa_jobqueue.worker.Retry`.
+        a :class:`~sa_jobqueue.worker.Release`.
         """
         in_hand = self._in_hand
         return self._stopping.is_set() or in_hand.asked_to_stop or in_hand.given_up is not None
@@ -169,7 +169,7 @@ class Attempts(Generic[T]):
         else:
             self.note_outcome(in_hand, outcome)
 
-    def note_outcome(self, in_hand: InHand[T], outcome: Finished | Retry | Cancel) -> None:
+    def note_outcome(self, in_hand: InHand[T], outcome: Finished | NotDone) -> None:
         """Note the outcome of an attempt whose handler has returned."""
         in_hand.duration = time.monotonic() - in_hand.began
         if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
@@ -209,9 +209,7 @@ class Attempts(Generic[T]):
             context.run(tell_start, in_hand)
         return context
 
-    def _outcome_in_transaction(
-        self, in_hand: InHand[T], context: Context
-    ) -> Finished | Retry | Cancel:
+    def _outcome_in_transaction(self, in_hand: InHand[T], context: Context) -> Finished | NotDone:
         """Call a transactional handler: its row is locked, so its claim is not renewed."""
         in_hand.locked = True
         self.heartbeat.wait_for_renewal()
@@ -324,10 +322,10 @@ class _LostClaim(Exception):
         self.ended = ended
 
 
-class _NotDone(Exception):
-    """The handler returned a Retry or a Cancel: its effects are rolled back."""
+class _GivenBack(Exception):
+    """The job is not done: the effects of its handler are rolled back."""
 
-    def __init__(self, outcome: Retry | Cancel) -> None:
+    def __init__(self, outcome: NotDone) -> None:
         super().__init__(outcome)
         self.outcome = outcome
 
@@ -365,10 +363,10 @@ class HandlersTransaction(Generic[T]):
     _outcome: Finished = None
     _connection: Any = None
 
-    def run(self) -> Finished | Retry | Cancel:
+    def run(self) -> Finished | NotDone:
         """Handle the job and finish it; return the outcome.
 
-        Unless the outcome is a Retry or a Cancel, the job has ended.
+        Unless the outcome is one of NotDone, the job has ended.
 
         Raises:
             Exception: the error of the handler or of the database, after the effects were
@@ -384,14 +382,14 @@ class HandlersTransaction(Generic[T]):
             if lost.ended is Ended.LOST:
                 log_lost([self.in_hand])
             return self._outcome
-        except _NotDone as given:
+        except _GivenBack as given:
             return given.outcome
         except _Raised as raised:
             raise raised.error from raised.error.__cause__
         self.in_hand.ended = Ended.FINISHED
         return outcome
 
-    def _work(self, session: Session) -> Finished | Retry | Cancel:
+    def _work(self, session: Session) -> Finished | NotDone:
         job = self._locked(session)
         try:
             with _kept_open(session, self._connection):
@@ -399,14 +397,14 @@ class HandlersTransaction(Generic[T]):
                 returned = self.call(session, job=job)
                 self._check_given_up()
                 outcome = self.in_hand.lane.outcome_of(returned)
-                if not isinstance(outcome, Retry | Cancel):
+                if not isinstance(outcome, NotDone):
                     session.flush()
-            if not isinstance(outcome, Retry | Cancel):
+            if not isinstance(outcome, NotDone):
                 _release_nested(session)
         except Exception as error:
             raise _Raised(_explained(error)) from None
-        if isinstance(outcome, Retry | Cancel):
-            raise _NotDone(outcome)
+        if isinstance(outcome, NotDone):
+            raise _GivenBack(outcome)
         self._release_savepoint()
         self._finish(session, outcome)
         self._outcome = outcome

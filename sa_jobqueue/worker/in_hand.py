@@ -5,8 +5,9 @@ Each attempt has a log record, which names the job::
     Email 7 sent, attempt 1 of 20, after 0.12 s
     Email 8 failed, attempt 3 of 20, after 0.12 s; next try in 3.9 s: OSError: no route
 
-The parts are extra fields of the record, for JSON logs. A failure is a warning with its traceback,
-logged when the handler has raised. All other outcomes are logged at level INFO after the commit of
+The parts are extra fields of the record, for JSON logs. A failure is logged with its traceback when
+the handler has raised: as an error if the job is not tried again, else as a warning. All other
+outcomes are logged at level INFO after the commit of
 the finish. If this level is off, a turn checks it once.
 
 The worker asks which rows somebody else has locked, and waits for none: each wait takes as long as
@@ -34,7 +35,18 @@ from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, FAILED
 from ..process import function_name
 from ..sessions.writer import writing
-from .lanes import NOT_YET, Cancel, Failed, Lane, NotYet, Outcome, Retry, branch_of
+from .lanes import (
+    NOT_YET,
+    Cancel,
+    Failed,
+    Lane,
+    NotDone,
+    NotYet,
+    Outcome,
+    Release,
+    Retry,
+    branch_of,
+)
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -143,7 +155,8 @@ def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta 
     """
     fields = job_fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
     text = f"{_text('failed', fields)}; {_next_try(fields)}"
-    log.warning("%s: %s", text, first_line(error), exc_info=error, extra=fields)
+    write = log.error if fields["next_try_in"] is None else log.warning
+    write("%s: %s", text, first_line(error), exc_info=error, extra=fields)
 
 
 def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
@@ -216,10 +229,13 @@ def _log_finish(in_hand: InHand[Any]) -> None:
     if isinstance(outcome, Retry):
         fields = job_fields(in_hand, _seconds_to_next_try(in_hand, outcome.in_))
         text = f"{_text('wants a retry', fields)}; {_next_try(fields)}"
+    elif isinstance(outcome, Release):
+        fields = job_fields(in_hand)
+        text = _text("is given back", fields)
     else:
         fields = job_fields(in_hand)
         text = _text(fields["status"], fields)
-    reason = outcome.reason if isinstance(outcome, Retry | Cancel) else None
+    reason = outcome.reason if isinstance(outcome, NotDone) else None
     log.info("%s", text if reason is None else f"{text}: {reason}", extra=fields)
 
 
@@ -252,6 +268,8 @@ def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
         return queue.mapping.word(CANCELLED)
     if isinstance(outcome, NotYet):
         return word_of(queue.mapping, in_hand.fence.token.status)
+    if isinstance(outcome, Release):
+        return queue.ready
     if isinstance(outcome, Retry | Failed):
         return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
     return word_of(queue.mapping, branch_of(outcome) or queue.then)

@@ -26,7 +26,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
 from inspect import iscoroutinefunction, isfunction, ismethod, unwrap
@@ -87,6 +87,20 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Release:
+    """What a handler returns to give its job back unclaimed; the attempt does not count.
+
+    Attributes:
+        until: nobody claims the job before this time, which has a time zone; None: it can be
+            claimed at once, by this worker, too.
+        reason: goes to the log.
+    """
+
+    until: datetime | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class Failed:
     """The outcome of a job whose handler raised an exception.
 
@@ -102,7 +116,10 @@ class Failed:
 #: None: the job is done, or moves to the `then` of its step; a str: the status of its branch.
 Finished: TypeAlias = "Done | str | None"
 
-Outcome: TypeAlias = "Finished | Retry | Cancel | Failed"
+#: The job is not done, and what its transactional handler has written is rolled back.
+NotDone: TypeAlias = Retry | Cancel | Release
+
+Outcome: TypeAlias = "Finished | NotDone | Failed"
 
 
 class NotYet(Enum):
@@ -135,7 +152,7 @@ def branch_of(outcome: Finished) -> str | None:
     return outcome.then if isinstance(outcome, Done) else outcome
 
 
-def check_outcome(outcome: Done | Retry | Cancel, mapping: QueueMapping) -> None:
+def check_outcome(outcome: Done | NotDone, mapping: QueueMapping) -> None:
     """Refuse what a handler of this class's jobs cannot return.
 
     Raises:
@@ -146,6 +163,8 @@ def check_outcome(outcome: Done | Retry | Cancel, mapping: QueueMapping) -> None
         return
     if not isinstance(outcome.reason, str | None):
         raise ArgumentError(f"a reason is a str, not {outcome.reason!r}")
+    if isinstance(outcome, Release) and outcome.until is not None:
+        _check_until(outcome, mapping)
     if not isinstance(outcome, Retry):
         return
     if not mapping.has("attempts"):
@@ -154,6 +173,14 @@ def check_outcome(outcome: Done | Retry | Cancel, mapping: QueueMapping) -> None
         return
     if not isinstance(outcome.in_, timedelta) or not timedelta(0) <= outcome.in_ <= LONGEST_DELAY:
         raise ArgumentError(f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}")
+
+
+def _check_until(outcome: Release, mapping: QueueMapping) -> None:
+    until = outcome.until
+    if not isinstance(until, datetime) or until.tzinfo is None:
+        raise ArgumentError(f"Release(until=) takes a datetime with a time zone: {outcome!r}")
+    if not mapping.has("run_at"):
+        raise ArgumentError(f"Release(until=) needs the column run_at: add RetryMixin to {mapping}")
 
 
 def is_awaited(handler: Callable[..., Any]) -> bool:
@@ -230,7 +257,7 @@ class Lane(Generic[T]):
         """Whether the handler has to be awaited."""
         return is_awaited(self.handler)
 
-    def outcome_of(self, returned: Any) -> Finished | Retry | Cancel:
+    def outcome_of(self, returned: Any) -> Finished | NotDone:
         """Return the outcome of a job whose handler has returned something.
 
         A value that a worker does not understand is ignored, with one warning for each lane.
@@ -241,7 +268,7 @@ class Lane(Generic[T]):
         if returned is None:
             return None
         refuse_unrun(returned)
-        if isinstance(returned, Done | Retry | Cancel):
+        if isinstance(returned, Done | NotDone):
             check_outcome(returned, self.mapping)
             if not isinstance(returned, Done):
                 return returned
@@ -251,7 +278,7 @@ class Lane(Generic[T]):
             self._has_warned = True
             log.warning(
                 "%s returned %.200r, which a worker does not understand. Its job is done: return "
-                "None, Done(..), Retry(..) or Cancel(..)",
+                "None, Done(..), Retry(..), Release(..) or Cancel(..)",
                 function_name(self.handler),
                 returned,
             )
@@ -279,7 +306,7 @@ class Lane(Generic[T]):
         """
         lost: list[Any] = []
         by_outcome: dict[str | None, list[Handled[T]]] = {}
-        others: list[tuple[T, Retry | Cancel | Failed]] = []
+        others: list[tuple[T, NotDone | Failed]] = []
         for in_hand in handled:
             outcome = in_hand.outcome
             if outcome is None or isinstance(outcome, Done | str):
@@ -345,13 +372,17 @@ class Lane(Generic[T]):
         self,
         session: Session,
         job: T,
-        outcome: Retry | Cancel | Failed,
+        outcome: NotDone | Failed,
         text: str | BaseException | None,
     ) -> None:
         """Write the outcome of a job that is not done; `text` goes to ``last_error``."""
         if isinstance(outcome, Cancel):
             assert not isinstance(text, BaseException)
             self.queue.cancel_claimed(session, job, reason=text)
+        elif isinstance(outcome, Release):
+            until = outcome.until
+            values = None if until is None else {self.mapping.attribute("run_at"): until}
+            self.queue.release(session, job, values=values)
         else:
             retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
             self.queue.fail(session, job, error=text, retry_in=retry_in)

@@ -46,7 +46,7 @@ from .connections import (
 from .crew import Crew
 from .hands import LONGEST_POLL, Hands, Idle
 from .in_hand import InHand, log_finished
-from .lanes import Cancel, Done, Lane, Outcome, Retry, lanes_of
+from .lanes import Done, Lane, NotDone, Outcome, lanes_of
 from .owner import Heartbeat, OwnerName
 from .transactions import Refusals, Stopped, Transactions
 from .turns import TurnResult, Turns
@@ -76,7 +76,7 @@ class Worker(Generic[T]):
         queue: where jobs are claimed: a JobQueue, or several, each with its handler; a Workflow,
             or one or several of its steps. All are in one database.
         handler: for one JobQueue that has none: called with each job; returns None, a Done, a
-            Retry or a Cancel.
+            Retry, a Release or a Cancel.
         owner: a name of 1 to 64 characters, or an open Owner. By default
             the worker opens an Owner for its run, named by host and process
             id. If no Owner is possible, the worker claims under a plain name;
@@ -120,7 +120,7 @@ class Worker(Generic[T]):
         self,
         engine: Engine | sessionmaker[Any],
         queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[Any] | Lane[Any]],
-        handler: Callable[[T], Done | Retry | Cancel | None] | None = None,
+        handler: Callable[[T], Done | NotDone | None] | None = None,
         *,
         owner: str | int | Owner | None = None,
         concurrency: int = 1,

@@ -69,7 +69,7 @@ from .in_hand import (
     log_passed_over,
     log_refused,
 )
-from .lanes import Cancel, Failed, Lane, Outcome, Retry, claims_lost_by
+from .lanes import Failed, Lane, NotDone, Outcome, claims_lost_by
 from .owner import OwnerName
 from .transactions import Transactions, cause_of
 
@@ -216,7 +216,7 @@ class RefusedFinish(Generic[T]):
     ) -> Iterator[tuple[Outcome, str | None]]:
         """Yield outcomes with their texts, the most informative first."""
         given = in_hand.outcome
-        if isinstance(given, Retry | Cancel | Failed):
+        if isinstance(given, NotDone | Failed):
             yield from ((given, text) for text in _plainer(_text_of(given)))
         failed = Failed(error, self.delay(in_hand))
         reason = f"the finish was refused: {type(error).__name__}: {cause_of(error)}"

@@ -21,8 +21,8 @@ from ..sessions.writer import AnyConnection, AnySession
 from ..verbs import finish
 from ..verbs.finish import OwnValues, with_own_values
 from ..verbs.manage import PRUNE_LIMIT
-from ..worker import Cancel, Lane, Retry
-from ..worker.lanes import Finished
+from ..worker import Lane
+from ..worker.lanes import Finished, NotDone
 from .graph import Graph
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class Step(Lane[T]):
         """The same queue, while the workflow may still be declared."""
         return self._queue
 
-    def outcome_of(self, returned: Any) -> Finished | Retry | Cancel:
+    def outcome_of(self, returned: Any) -> Finished | NotDone:
         """Return the outcome of a job whose handler has returned something; a str is a branch.
 
         Raises:
