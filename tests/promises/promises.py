@@ -183,7 +183,7 @@ PROMISES = (
                 "mapping.has_status(self.spec.ready),\n                mapping.attribute",
             ),
         ),
-        ("tests/contract/finish/test_batches.py",),
+        ("tests/contract/finish/test_fence.py",),
     ),
     Promise(
         "No verb commits or rolls back your transaction.",

@@ -10,13 +10,7 @@ import pytest
 from sqlalchemy import URL, Engine, literal_column, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    claim,
-    complete,
-    stats,
-    utc_now,
-)
+from sa_jobqueue import JobQueue, claim, complete, stats, utc_now
 from sa_jobqueue.control import pause
 
 # Inner: docs/reference/observing.md offers this package.

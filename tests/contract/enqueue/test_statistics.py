@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import URL, Engine, String, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import JobMixin, JobQueue, claim_statements, enqueue
+from sa_jobqueue import JobMixin, enqueue
 from tests.contract.owners.restricted_user import restricted_user
-from tests.contract.plans import explained, locking, sorts_the_queue
 from tests.support import make_engine, statements_seen
 
 pytestmark = pytest.mark.only_on("postgresql")
@@ -54,34 +53,6 @@ def run(engine: Engine, statement: str) -> None:
 
 def circulars(count: int, first: int = 1) -> list[dict[str, Any]]:
     return [{"id": number, "text": "x"} for number in range(first, first + count)]
-
-
-def sorts(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        statements = claim_statements(JobQueue(Circular), dialect=connection.dialect)
-        plan = explained(connection, locking(statements, engine))
-    return sorts_the_queue(plan, engine)
-
-
-@pytest.mark.parametrize("analyzed", [False, True])
-def test_the_claims_after_it_walk_their_index(engine: Engine, analyzed: bool) -> None:
-    if analyzed:  # when it is empty
-        run(engine, f"ANALYZE {TABLE}")
-    with Session(engine) as session:
-        enqueue(session, Circular, circulars(ROWS))
-        session.commit()
-
-    assert not sorts(engine)
-
-
-def test_the_planner_sorts_the_queue_where_nobody_has_told_it(engine: Engine) -> None:
-    # Else the test before this one shows nothing.
-    with Session(engine) as session:
-        for first in range(1, ROWS, 1_000):
-            enqueue(session, Circular, circulars(1_000, first))
-        session.commit()
-
-    assert sorts(engine)
 
 
 def test_a_table_that_has_hardly_grown_is_not_analyzed_again(engine: Engine) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from typing import Any
 
 import pytest
@@ -13,8 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, claim
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.events import Event, listen, listens_for, remove
-from tests.contract.events.conftest import Hear
-from tests.contract.events.support import names
+from tests.contract.events.conftest import Hear, names
 from tests.models import Account, Email, add_emails
 
 
@@ -78,42 +75,6 @@ def test_a_subclass_that_is_mapped_later_has_the_listeners_of_its_parent(hear: H
         session.commit()
 
     assert names(heard) == ["after_claim"]
-
-
-@pytest.mark.only_on("sqlite")
-def test_a_queue_without_listeners_calls_as_much_after_its_last_listener_has_gone(
-    session: Session,
-) -> None:
-    add_emails(session, *"abcdefgh")
-    silent, once = JobQueue(Email), JobQueue(Email)
-    heard: list[Event] = []
-    listen(once, "after_claim", heard.append)
-    once.claim(session, owner="w")
-    session.commit()
-    remove(once, "after_claim", heard.append)
-
-    def calls_of_claim(queue: JobQueue[Email]) -> int:
-        """Count the calls of Python and C functions in this thread, but not of finalizers."""
-        calls = [0]
-
-        def count(frame: Any, kind: str, arg: Any) -> None:
-            calls[0] += kind in ("call", "c_call")
-
-        gc.disable()
-        sys.setprofile(count)
-        try:
-            queue.claim(session, owner="w")
-            session.commit()
-        finally:
-            sys.setprofile(None)
-            gc.enable()
-        return calls[0]
-
-    for queue in (silent, once):
-        calls_of_claim(queue)
-
-    assert names(heard) == ["after_claim"]
-    assert calls_of_claim(silent) == calls_of_claim(once)
 
 
 def test_a_flush_within_a_queues_method_is_not_of_the_queue(session: Session, hear: Hear) -> None:

@@ -12,21 +12,9 @@ import pytest
 from sqlalchemy import URL, Engine, insert, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    LockLost,
-    LockTimeout,
-    claim,
-    named_lock,
-)
+from sa_jobqueue import JobQueue, LockLost, LockTimeout, claim, named_lock
 from tests.models import Email, Task, add_emails
-from tests.support import (
-    SERVERS,
-    cut_connections,
-    make_engine,
-    translating_errors,
-    until,
-)
+from tests.support import SERVERS, cut_connections, make_engine, translating_errors, until
 
 Sessions = Callable[..., Session]
 

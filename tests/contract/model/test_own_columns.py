@@ -10,18 +10,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import (
-    URL,
-    Column,
-    Engine,
-    Enum,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    delete,
-    null,
-)
+from sqlalchemy import URL, Column, Engine, Enum, Integer, MetaData, String, Table, delete, null
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeEngine
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import URL, text
 
 from sa_jobqueue import NamedLock, UnsupportedDatabase, named_lock
-from tests.contract.named_locks.support import DATABASES, is_free, same
+from tests.contract.named_locks.conftest import is_free, same
 from tests.lockers import NOW, PATIENCE
 from tests.support import SERVERS, make_engine
 
@@ -21,7 +21,8 @@ from tests.support import SERVERS, make_engine
 def test_a_pooler_in_between_is_refused_with_the_way_out(
     lock: NamedLock, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DATABASES[db_alias], "told_backend", lambda *_: 4711)
+    database = "postgresql.PostgreSQL" if db_alias == "postgresql" else "innodb.InnoDB"
+    monkeypatch.setattr(f"sa_jobqueue.dialects.{database}.told_backend", lambda *_: 4711)
 
     with pytest.raises(UnsupportedDatabase, match=r"pooler.*names the server itself"):
         lock.acquire()

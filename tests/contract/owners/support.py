@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import OwnerState, owner_state
-from tests.support import cut_connections
+from tests.support import cut_connections, until
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
 
@@ -33,13 +32,13 @@ def state_of(engine: Engine, name: str) -> OwnerState:
 
 def wait_until(session: Session, name: str, wanted: OwnerState) -> None:
     """Ask until the server has noticed that a connection is closed: it takes a moment."""
-    for _ in range(500):
+
+    def is_noticed() -> bool:
         state = owner_state(session, name)
         session.rollback()
-        if state is wanted:
-            return
-        signal.sigtimedwait([], 0.01)
-    assert state is wanted
+        return state is wanted
+
+    until(is_noticed)
 
 
 def cut(engine: Engine, name: str) -> None:

@@ -9,7 +9,6 @@ from sqlalchemy import Engine, inspect, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, Owner, claim, reap, utc_now
-from sa_jobqueue.verbs import Reaped
 from tests.models import Email, Order
 
 HOUR = timedelta(hours=1)
@@ -47,7 +46,7 @@ def grow_old(session: Session, entity: type[Any], age: timedelta, *where: Any) -
     session.expire_all()
 
 
-def reaped(session: Session, entity: type[Any] = Email, **how: Any) -> Reaped:
+def reaped(session: Session, entity: type[Any] = Email, **how: Any) -> Any:
     """Commit a reap."""
     found = reap(session, entity, **how)
     session.commit()
