@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import URL, Engine, literal_column, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim, complete, stats, utc_now
+from sa_jobqueue import JobQueue, claim, stats, utc_now
 from sa_jobqueue.control import pause
 
 # Inner: docs/reference/observing.md offers this package.
@@ -149,22 +149,6 @@ def test_the_rate_counts_what_a_queue_completed_in_five_minutes(session: Session
     assert printed.stats(session).rate == pytest.approx(3 / 300)
     assert JobQueue(Postcard, Postcard.id == 0).stats(session).rate is None
     assert parcels.stats(session).rate is None
-
-
-def test_the_rate_of_very_many_finishes_is_measured_by_the_latest_of_them(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sa_jobqueue.counts.stats.MOST", 10)
-    add(session, *(Parcel() for _ in range(20)))
-    jobs = claim(session, Parcel, owner="w", limit=20)
-    complete(session, jobs)
-    for number, job in enumerate(jobs):
-        ago(session, [job], minutes=(number + 1) / 6)
-
-    rate = parcels.stats(session).rate
-
-    assert rate is not None
-    assert 10 / 110 < rate < 10 / 99
 
 
 # -- control tables -----------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -41,15 +40,6 @@ def registry(engine: Engine) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(QueueCollector(engine, [JobQueue(Parcel), JobQueue(Pigeon)]))
     return registry
-
-
-@pytest.fixture
-def forgotten() -> Iterator[None]:
-    """Forget the listeners of a test."""
-    mapping = JobQueue(Parcel).mapping
-    before = mapping.listeners
-    yield
-    mapping.listeners = before
 
 
 def read(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -92,7 +82,7 @@ def test_a_scrape_reads_pauses_and_workers(
     assert read(registry, "paused", queue="pigeon") == 0
 
 
-def test_a_process_counts_what_it_does(engine: Engine, session: Session, forgotten: None) -> None:
+def test_a_process_counts_what_it_does(engine: Engine, session: Session) -> None:
     registry = CollectorRegistry()
     parcels: JobQueue[Any] = JobQueue(Parcel)
     count_events([parcels], registry=registry)

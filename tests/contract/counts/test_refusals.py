@@ -17,8 +17,12 @@ from tests.models import Account, Email, Task, add_emails
 
 from .models import Parcel, Pigeon, add, boxes, parcels
 
-BY_INDEX = pytest.mark.only_on("postgresql", "sqlite")
 ADVISORY: JobQueue[Any] = JobQueue(Account, Account.id > 0, strategy="advisory")
+
+
+def unindexed(call: Callable[..., Any], words: str) -> Any:
+    """Refuse where no index finds the finished jobs; on InnoDB the reap index does."""
+    return pytest.param(call, words, marks=pytest.mark.only_on("postgresql", "sqlite"))
 
 
 @pytest.mark.parametrize(
@@ -30,20 +34,9 @@ ADVISORY: JobQueue[Any] = JobQueue(Account, Account.id > 0, strategy="advisory")
         (lambda s, email: position(s, [email]), "is not a job"),
         (lambda s, email: JobQueue(Task).position(s, email), "queue"),
         (lambda s, email: QueueCollector(s.bind, [ADVISORY]), "add JobMixin to its bases"),
-        (
-            lambda s, email: QueueCollector(s.bind, [parcels, boxes]),
-            "two queues are called 'sent_parcel'",
-        ),
-        pytest.param(
-            lambda s, email: waiting_time(s, email),
-            r'Index\("ix_email_finish", "status", "owner_date"\)',
-            marks=BY_INDEX,
-        ),
-        pytest.param(
-            lambda s, email: waiting_time(s, s.get_one(Pigeon, (1, 1))),  # by status alone
-            "no index finds",
-            marks=BY_INDEX,
-        ),
+        (lambda s, email: QueueCollector(s.bind, [parcels, boxes]), "two queues are called"),
+        unindexed(lambda s, email: waiting_time(s, email), r'Index\("ix_email_finish", "status", '),
+        unindexed(lambda s, email: waiting_time(s, s.get_one(Pigeon, (1, 1))), "no index finds"),
     ],
 )
 def test_a_call_that_cannot_be_meant_is_refused(

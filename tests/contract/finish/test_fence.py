@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, func, select, update
-from sqlalchemy.orm import Session, make_transient
+from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
 from sa_jobqueue import (
@@ -223,25 +223,6 @@ def test_rows_are_finished_by_another_process_or_one_by_one_by_their_fences(
     assert [status for _, status, _ in statuses(session)] == ["done", "done", "unclaimed"]
     with pytest.raises(ArgumentError, match="fences"):
         complete(session, first[0])
-
-
-def test_an_entity_that_left_its_session_keeps_its_fence_and_one_without_a_row_is_lost(
-    session: Session,
-) -> None:
-    add_emails(session, "a")
-    (kept,) = claim(session, Email, owner="w")
-    session.commit()
-    session.add(Email(recipient="b"))
-    session.flush()
-    (gone,) = claim(session, Email, owner="w")
-    session.rollback()
-
-    with pytest.raises(ClaimLost):
-        complete(session, gone)
-    make_transient(kept)
-    complete(session, kept)
-
-    assert session.scalars(select(Email.status)).all() == ["done"]
 
 
 @pytest.mark.parametrize("delete", [True, False])

@@ -72,33 +72,24 @@ def test_own_columns_are_written_by_the_finish_itself_and_shown(
 def test_a_function_gives_each_job_its_values(
     engine: Engine, session: Session, other: Session
 ) -> None:
-    first, second, third, last = add_renders(session, 4)
+    ids = [render.id for render in add_renders(session, 4)]
     claimed = claim(session, Render, owner="w", limit=4)
-    given: dict[int, dict[Any, Any]] = {
-        first.id: {Render.frames: 1},
-        second.id: {Render.frames: 2, Render.result: "two"},
-        third.id: {Render.frames: 1},
-        last.id: {},
-    }
+    two = {Render.frames: 2, Render.result: "two"}
+    given = dict(zip(ids, [{Render.frames: 1}, two, {Render.frames: 1}, {}], strict=True))
 
     with statements_seen(engine) as seen:
         complete(session, claimed, values=lambda job: given[job.id])
     session.commit()
 
-    assert (
-        len([statement for statement in seen if statement.startswith("UPDATE moved_render")]) == 3
-    )
+    assert sum(statement.startswith("UPDATE moved_render") for statement in seen) == 3
     assert [job.frames for job in claimed] == [1, 2, 1, None]
-    assert results(other) == [
-        ("done", None, 1),
-        ("done", "two", 2),
-        ("done", None, 1),
-        ("done", None, None),
-    ]
+    one = ("done", None, 1)
+    assert results(other) == [one, ("done", "two", 2), one, ("done", None, None)]
 
 
+@pytest.mark.parametrize(("finish", "after"), [(complete, "done"), (RENDERS.fail, "unclaimed")])
 def test_nothing_is_written_to_the_rows_of_lost_claims_which_are_told_in_order(
-    session: Session, other: Session
+    session: Session, other: Session, finish: Callable[..., None], after: str
 ) -> None:
     add_renders(session, 4)
     claimed = claim(session, Render, owner="w", limit=4)
@@ -106,11 +97,11 @@ def test_nothing_is_written_to_the_rows_of_lost_claims_which_are_told_in_order(
     session.execute(update(Render).where(Render.id != kept.id).values(owner="thief"))
 
     with pytest.raises(ClaimLost) as raised:
-        complete(session, claimed, values=lambda job: {Render.frames: int(job is lost[2])})
+        finish(session, claimed, values=lambda job: {Render.frames: int(job is lost[2])})
     session.commit()
 
     assert (list(raised.value.lost), list(raised.value.kept)) == (lost, [kept])
-    assert results(other) == [("claimed", None, None)] * 3 + [("done", None, 0)]
+    assert results(other) == [("claimed", None, None)] * 3 + [(after, None, 0)]
 
 
 def test_rows_and_held_claims_are_finished_with_values_too(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, FetchedValue, String, event, select, update
+from sqlalchemy import URL, Engine, FetchedValue, String, event, select, text, update
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -17,17 +19,28 @@ from sqlalchemy.orm import (
 
 from sa_jobqueue import (
     JobMixin,
+    JobQueue,
+    LockLost,
+    LockTimeout,
     RetryMixin,
     claim,
     complete,
     count_by_status,
     enqueue,
     fail,
+    named_lock,
     position,
     stats,
 )
 from tests.models import Email, add_emails
-from tests.support import make_engine, with_empty_tables
+from tests.support import (
+    SERVERS,
+    cut_connections,
+    make_engine,
+    translating_errors,
+    until,
+    with_empty_tables,
+)
 
 
 class Base(DeclarativeBase):
@@ -201,3 +214,54 @@ def test_a_hook_that_refuses_writes_keeps_the_rows_as_they_are(session: Session)
     with pytest.raises(PermissionError):
         claim(session, Email, owner="w")
     assert count_by_status(session, Email)["unclaimed"] == 1
+
+
+@pytest.fixture
+def translated(db_url: URL) -> Iterator[Engine]:
+    """An engine whose errors are the application's own; it waits a moment for locks."""
+    engine = make_engine(db_url, tls=True)
+    with translating_errors(engine):
+        yield engine
+    engine.dispose()
+
+
+def wait_briefly(session: Session) -> None:
+    """Have the session wait for locks as short as its database allows."""
+    on_postgresql = session.get_bind().dialect.name == "postgresql"
+    name, time = ("lock_timeout", "'100ms'") if on_postgresql else ("innodb_lock_wait_timeout", 1)
+    session.execute(text(f"SET {name} = {time}"))
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_turn_that_does_not_come_in_time_is_a_lock_timeout(
+    session: Session, translated: Engine
+) -> None:
+    add_emails(session, "a")
+    session.execute(update(Email).values(subject="locked"))
+
+    with Session(translated) as other:
+        wait_briefly(other)
+        with pytest.raises(LockTimeout, match="strict order"):
+            JobQueue(Email, strict_order=True).claim(other, owner="w")
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_lock_that_is_not_free_in_time_is_not_taken(translated: Engine) -> None:
+    with named_lock(translated, "report"):
+        second = named_lock(translated, "report", timeout=timedelta(milliseconds=100))
+
+        assert not second.acquire()
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_lost_lock_is_a_lost_lock(fresh_database: URL, db_alias: str) -> None:
+    engine = make_engine(fresh_database, tls=True)
+    with translating_errors(engine):
+        lock = named_lock(engine, "report")
+        lock.acquire()
+        cut_connections(fresh_database, db_alias)
+
+        until(lambda: lock.lost)
+        with pytest.raises(LockLost):
+            lock.check()
+    engine.dispose()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,16 +152,3 @@ def test_a_lock_leaves_the_transaction_of_a_shared_connection_alone(
         connection.commit()
         assert connection.scalar(text("SELECT count(*) FROM t")) == 1
     engine.dispose()
-
-
-def test_the_file_that_a_creator_opens_is_found_though_the_url_does_not_name_it(
-    db_url: URL,
-) -> None:
-    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(db_url.database or ""))
-    direct = make_engine(db_url)
-
-    with named_lock(direct, "report"):
-        assert not named_lock(engine, "report").acquire(NOW)
-
-    engine.dispose()
-    direct.dispose()

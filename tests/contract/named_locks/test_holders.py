@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -9,16 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine, text
 
-from sa_jobqueue import ArgumentError, LockNotHeld, LockTimeout, NamedLock, named_lock
+from sa_jobqueue import (
+    ArgumentError,
+    LockNotHeld,
+    LockTimeout,
+    NamedLock,
+    UnsupportedDatabase,
+    named_lock,
+)
 
 # Inner: docs/reference/owners.md offers this function.
 from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.named_locks.conftest import is_free, same
 from tests.lockers import NOW, PATIENCE, Locker
 from tests.processes import FORKSERVER
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 SHORTLY = timedelta(seconds=0.2)
 
@@ -226,3 +236,54 @@ def test_what_makes_no_lock_is_refused(lock: NamedLock, options: Any, words: str
     if "timeout" in options:
         with pytest.raises(ArgumentError, match=words):
             lock.acquire(**options)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_pooler_in_between_is_refused_with_the_way_out(
+    lock: NamedLock, db_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = "postgresql.PostgreSQL" if db_alias == "postgresql" else "innodb.InnoDB"
+    monkeypatch.setattr(f"sa_jobqueue.dialects.{database}.told_backend", lambda *_: 4711)
+
+    with pytest.raises(UnsupportedDatabase, match=r"pooler.*names the server itself"):
+        lock.acquire()
+
+
+def test_a_held_lock_takes_no_connection_of_the_pool(lock: NamedLock, db_url: URL) -> None:
+    engine = make_engine(db_url, pool_size=1, max_overflow=0, pool_timeout=1)
+    mine = named_lock(engine, lock.name, timeout=NOW)
+
+    with engine.connect() as connection, mine:
+        assert connection.scalar(text("SELECT 1")) == 1
+        assert mine.holder() == lock.holder() is not None
+        assert not mine.acquire()
+        engine.dispose()
+        mine.check()
+        assert not is_free(lock)
+
+
+def test_a_lock_that_is_dropped_is_free(lock: NamedLock) -> None:
+    dropped = same(lock)
+    dropped.acquire()
+
+    del dropped
+    gc.collect()
+
+    assert lock.acquire(PATIENCE)
+
+
+def test_no_thread_and_no_connection_is_left_behind(lock: NamedLock) -> None:
+    threads, files = threading.active_count(), open_files()
+
+    for _ in range(5):
+        with lock:
+            same(lock).acquire(NOW)
+            lock.holder()
+
+    # Threads of other tests may have ended meanwhile.
+    assert threading.active_count() <= threads
+    assert open_files() <= files
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0

@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import URL, Connection, NullPool, text
+from sqlalchemy import URL, NullPool, text
 
 from sa_jobqueue import LockLost, LockNotHeld, NamedLock, named_lock
 
 # Inner: a thread that does not get the GIL cannot be made at a public door.
 from sa_jobqueue.dialects.watched_connection import Limits, WatchedConnection
-from tests.contract.named_locks.conftest import LOCKS, same
+from tests.contract.named_locks.conftest import same
 from tests.lockers import NOW, PATIENCE
 from tests.proxy import Proxy
 from tests.support import SERVERS, make_engine, until
@@ -100,20 +98,6 @@ def test_another_holder_may_take_a_lost_lock(
         lock.release()
 
 
-@pytest.mark.only_on(*SERVERS)
-def test_a_lock_that_the_server_has_forgotten_is_a_loss(lock: NamedLock, db_alias: str) -> None:
-    # A pooler's DISCARD ALL does the same. Only the lock's own connection can.
-    forget = "pg_advisory_unlock_all()" if db_alias == "postgresql" else "RELEASE_LOCK(:key)"
-    for call in (lock.check, lock.release):
-        lock.acquire(PATIENCE)
-        held: Any = lock._lock
-        forgetting = partial(Connection.execute, statement=text(f"SELECT {forget}"))
-        held._connection.ask(partial(forgetting, parameters={"key": held._key}))
-
-        with pytest.raises(LockLost):
-            call()
-
-
 @pytest.fixture
 def proxy(db_url: URL) -> Iterator[Proxy]:
     with Proxy(db_url) as proxy:
@@ -182,22 +166,3 @@ def test_a_holder_that_could_not_ask_for_long_asks_before_it_counts_on_its_lock(
     thawed.set()
 
     assert far.lost
-
-
-@pytest.mark.only_on("postgresql")
-def test_the_server_probes_the_hosts_of_holders(lock: NamedLock) -> None:
-    """Read back from the server's socket, so its operating system has taken the settings."""
-    asked = text(
-        "SELECT CAST(current_setting('tcp_keepalives_idle') AS int)"
-        " + CAST(current_setting('tcp_keepalives_interval') AS int)"
-        " * CAST(current_setting('tcp_keepalives_count') AS int),"
-        " CAST(current_setting('idle_session_timeout') AS interval)"
-    )
-    lock.acquire()
-
-    held: Any = lock._lock
-    probed, silence = held._connection.ask(lambda connection: connection.execute(asked).one())
-
-    limits = LOCKS["postgresql"].limits
-    assert limits.doubt + limits.pulse < timedelta(seconds=probed) < timedelta(minutes=2)
-    assert silence == limits.silence

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, String, cast, create_engine, literal, select, update
+from sqlalchemy import Engine, String, cast, literal, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -24,7 +24,7 @@ from sa_jobqueue import (
     owner_state,
     reap,
 )
-from tests.contract.owners.support import ALIVE, DEAD, UNKNOWN, cut, state_of
+from tests.contract.owners.conftest import ALIVE, DEAD, UNKNOWN, cut, state_of
 from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS, statements_seen
 
@@ -165,15 +165,6 @@ def test_a_malformed_name_is_unknown(session: Session, owner: Owner) -> None:
 
     for how, name in MALFORMED.items():
         assert owner_state(session, name(identity, random)) is UNKNOWN, how
-
-
-def test_an_owner_of_another_database_is_unknown(engine: Engine, fresh_database: URL) -> None:
-    elsewhere = create_engine(fresh_database)
-    with Owner(elsewhere) as owner:
-        name = owner.name
-        assert state_of(engine, name) is UNKNOWN
-    assert state_of(engine, name) is UNKNOWN
-    elsewhere.dispose()
 
 
 def test_many_owners_are_looked_up_in_few_statements(engine: Engine, session: Session) -> None:

@@ -15,8 +15,7 @@ from sqlalchemy import URL, Engine, NullPool, create_engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, UnsupportedDatabase, claim, claimed_by, connection_owner, owner_state
-from tests.contract.owners.restricted_user import administering, restricted_user
-from tests.contract.owners.support import (
+from tests.contract.owners.conftest import (
     ALIVE,
     DEAD,
     UNKNOWN,
@@ -25,6 +24,7 @@ from tests.contract.owners.support import (
     state_of,
     wait_until,
 )
+from tests.contract.owners.restricted_user import administering, restricted_user
 from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS
 
@@ -157,16 +157,6 @@ def test_a_user_who_may_not_see_locks_has_no_owners_and_finds_all_unknown(
     engine.dispose()
 
 
-@pytest.mark.only_on("postgresql")
-def test_a_connection_that_hides_itself_is_no_owner(engine: Engine, restricted: Engine) -> None:
-    """After SET ROLE a connection does not see when it began."""
-    with connected(engine) as (connection, bound):
-        connection.exec_driver_sql(f"SET ROLE {restricted.url.username}")
-
-        with pytest.raises(UnsupportedDatabase, match=r"use Owner\(engine\)"):
-            connection_owner(bound)
-
-
 #: What a server says of itself, and whether it stands alone.
 PRIMARY_OR_STANDBY = {"false": True, "true": False}
 VARIABLES: dict[tuple[str, str], bool] = {
@@ -263,15 +253,3 @@ def test_an_owner_of_a_file_is_known_by_each_of_its_paths_and_not_in_a_copy(
     assert states == [ALIVE, ALIVE, UNKNOWN]
     for each in (unnamed, linked, copied):
         each.dispose()
-
-
-@pytest.mark.only_on("sqlite")
-def test_an_engine_that_opens_another_file_than_its_url_names_has_no_owners(
-    engine: Engine, tmp_path: Path
-) -> None:
-    """The locks would be beside one file, and looked for beside the other."""
-    misnamed = create_engine(engine.url, creator=lambda: sqlite3.connect(tmp_path / "other.db"))
-
-    with pytest.raises(UnsupportedDatabase, match="different servers or databases"):
-        Owner(misnamed).open()
-    misnamed.dispose()
