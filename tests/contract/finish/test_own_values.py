@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,14 +26,7 @@ from tests.support import statements_seen
 
 X = {Render.result: "x"}
 
-#: A held claim has no owner in its row.
-SOMEBODY: dict[str, dict[str, Any]] = {"auto": {"owner": "w"}, "held": {}}
-
 RENDERS = JobQueue(Render, backoff=lambda attempts: timedelta(0))
-
-
-def complete_and_delete(session: Session, claimed: Any, **options: Any) -> None:
-    complete(session, claimed, delete=True, **options)
 
 
 def results(session: Session) -> list[tuple[Any, ...]]:
@@ -111,8 +105,8 @@ def test_rows_and_held_claims_are_finished_with_values_too(
     with engine.begin() as connection:
         rows = RENDERS.claim_rows(connection, owner="w")
         complete(connection, rows, values=lambda row: {Render.result: f"of {row.owner}"})
-    strategy = "auto" if db_alias == "sqlite" else "held"
-    release(session, claim(session, Render, strategy=strategy, **SOMEBODY[strategy]), values=X)
+    how: Any = {"owner": "w"} if db_alias == "sqlite" else {"strategy": "held"}
+    release(session, claim(session, Render, **how), values=X)
     session.commit()
 
     assert results(session) == [("done", "of w", None), ("unclaimed", "x", None)]
@@ -134,7 +128,7 @@ def test_rows_and_held_claims_are_finished_with_values_too(
         (complete, {Render.frames: Render.frames + 1}, "is an SQL expression"),
         (complete, [Render.frames], "a function that returns them for a job"),
         (complete, lambda job: None, "a function that returns them for a job"),
-        (complete_and_delete, X, "keep the rows by delete=False"),
+        (partial(complete, delete=True), X, "keep the rows by delete=False"),
     ],
 )
 def test_what_a_finish_cannot_write_is_refused_before_anything_is_written(

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL, NullPool, text
 
-from sa_jobqueue import LockLost, LockNotHeld, NamedLock, named_lock
+from sa_jobqueue import LockLost, NamedLock, named_lock
 
 # Inner: a thread that does not get the GIL cannot be made at a public door.
 from sa_jobqueue.dialects.watched_connection import Limits, WatchedConnection
-from tests.contract.named_locks.conftest import same
 from tests.lockers import NOW, PATIENCE
 from tests.proxy import Proxy
 from tests.support import SERVERS, make_engine, until
@@ -82,20 +81,6 @@ def test_a_loss_is_told_at_the_end_of_the_with_block_and_hides_no_other_error(
 
     with pytest.raises(ZeroDivisionError), lock:
         fail()
-
-
-def test_another_holder_may_take_a_lost_lock(
-    lock: NamedLock, cut: Callable[[NamedLock], None]
-) -> None:
-    lock.acquire()
-    cut(lock)
-
-    with same(lock) as other:
-        with pytest.raises(LockLost):
-            lock.release()
-        other.check()
-    with pytest.raises(LockNotHeld):
-        lock.release()
 
 
 @pytest.fixture

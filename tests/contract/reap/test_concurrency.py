@@ -34,28 +34,6 @@ from tests.support import SERVERS, Sessions, impatient, statements_seen
 # Side by side with others
 
 
-@pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='unclaimed'"])
-def test_two_reapers_take_back_no_claim_twice(
-    engine: Engine, new_session: Sessions, db_alias: str, between: str
-) -> None:
-    session, other = new_session(), new_session(impatient(engine))
-    add_emails(session, "a", "b")
-    claimed(session, Email, PLAIN)
-    grow_old(session, Email, HOUR)
-    theirs: list[Any] = []
-
-    def reap_too() -> None:
-        theirs.extend(reap(other, Email).jobs)
-        other.commit()
-
-    with before(engine, between, unless_refused(reap_too, other)) as taken:
-        mine = reaped(session)
-
-    assert taken
-    assert len(mine) + len(theirs) == 2
-    assert not set(mine.jobs) & set(theirs)
-
-
 @pytest.mark.only_on(*SERVERS)
 def test_a_reaper_does_not_wait_for_another(session: Session, other: Session) -> None:
     add_emails(session, *"abcd")
