@@ -15,6 +15,7 @@ from uuid import uuid4
 from sqlalchemy import (
     CHAR,
     BigInteger,
+    BindParameter,
     Column,
     ColumnElement,
     Connection,
@@ -194,6 +195,8 @@ class InnoDB(Database):
     def comparable(self, expression: Any) -> Any:
         # ORDER BY sorts an ENUM by the numbers of its words, but < compares the words.
         if isinstance(expression.type, Enum) and expression.type.native_enum:
+            if isinstance(expression, BindParameter):
+                return func.field(expression, *expression.type.enums)
             return type_coerce(expression, Integer) + 0
         return expression
 

@@ -52,14 +52,20 @@ def key_is(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
     return key == bindparam(parameter, type_=_type_of(key))
 
 
-def row_like(columns: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Return a row of values, or the only one, to compare with a row of columns.
+def beyond(
+    columns: Sequence[Any], values: Sequence[Any], database: Database, *, ascending: bool = True
+) -> list[ColumnElement[bool]]:
+    """Return criteria of the rows behind these values, in the order of the columns.
 
-    Each gets the type of its column. In a row it would get a type of its own: the member of an
-    enum has none, and a type of the user's may write its values in another way.
+    The first criterion bounds the index on every database. Each value gets the type of its column.
+    In a row it would get a type of its own: the member of an enum has none, and a type of the
+    user's may write its values in another way.
     """
-    given = [literal(*each) for each in zip(values, map(_type_of, columns), strict=True)]
-    return given[0] if len(given) == 1 else tuple_(*given)
+    typed = [literal(*each) for each in zip(values, map(_type_of, columns), strict=True)]
+    begin, row = ([*map(database.comparable, each)] for each in (typed, columns))
+    if ascending:
+        return [row[0] >= begin[0], tuple_(*row) > tuple_(*begin)]
+    return [row[0] <= begin[0], tuple_(*row) < tuple_(*begin)]
 
 
 def _type_of(column: Any) -> Any:

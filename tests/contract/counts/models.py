@@ -61,10 +61,10 @@ class Pigeon(JobMixin, Base):
 
 
 class Hall(Enum):
-    """A part of a key, of which the database has the names."""
+    """A part of a key, of which the database has the names, in no alphabetical order."""
 
-    EAST = 1
-    WEST = 2
+    WEST = 1
+    EAST = 2
 
 
 class ShelfMark(TypeDecorator[int]):

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     delete,
     null,
+    select,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -204,6 +205,32 @@ async def test_an_own_enum_serves_by_every_driver(db_url: URL, driver: str, kind
             await connection.run_sync(parcel.metadata.drop_all)
     finally:
         await engine.dispose()
+
+
+def test_each_row_comes_into_a_round_whatever_the_order_of_an_enum_in_its_key(
+    engine: Engine,
+) -> None:
+    """MySQL sorts an ENUM by the numbers of its words, and compares it by the words."""
+
+    class Base(DeclarativeBase):
+        metadata = MetaData()
+
+    class Rack(JobMixin, RoundMixin, Base):
+        __tablename__ = "own_key"
+        hall: Mapped[str] = mapped_column(Enum("west", "east", name="own_hall"), primary_key=True)
+        number: Mapped[int] = mapped_column(primary_key=True)
+
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add_all(Rack(hall=hall, number=n) for hall in ("west", "east") for n in range(9))
+        session.commit()
+
+    start_round(engine, Rack, chunk=4)
+
+    with Session(engine) as session:
+        assert session.scalars(select(Rack.round)).all() == [1] * 18
+    Base.metadata.drop_all(engine)
 
 
 def of_this_test(name: str | None, kind: str, parents: object) -> bool:
