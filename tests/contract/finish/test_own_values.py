@@ -69,7 +69,8 @@ def test_a_function_gives_each_job_its_values(
     ids = [render.id for render in add_renders(session, 4)]
     claimed = claim(session, Render, owner="w", limit=4)
     two = {Render.frames: 2, Render.result: "two"}
-    given = dict(zip(ids, [{Render.frames: 1}, two, {Render.frames: 1}, {}], strict=True))
+    values: list[dict[Any, Any]] = [{Render.frames: 1}, two, {Render.frames: 1}, {}]
+    given = dict(zip(ids, values, strict=True))
 
     with statements_seen(engine) as seen:
         complete(session, claimed, values=lambda job: given[job.id])

@@ -171,7 +171,7 @@ def test_a_delay_that_cannot_be_is_refused_and_nothing_is_written(session: Sessi
     for delay in ({"backoff": ConstantBackoff(HOUR)}, {"retry_in": HOUR}):
         add_emails(session, "a")
         with pytest.raises(ArgumentError, match="add RetryMixin"):
-            fail(session, claim(session, Email, owner="w"), **delay)  # type: ignore[arg-type]
+            fail(session, claim(session, Email, owner="w"), **delay)
 
     assert states(session) == {"a": ("claimed", 1), "b": ("claimed", 4)}
     queue.release(session, claimed)  # claimed by us as before

@@ -42,6 +42,8 @@ from sa_jobqueue import (
     renew,
     start_round,
 )
+
+# Inner: docs/reference/observing.md offers this package.
 from sa_jobqueue.counts import Count, Listed, list_jobs, overview
 from sa_jobqueue.events import listen
 from sa_jobqueue.migration import timestamp_type

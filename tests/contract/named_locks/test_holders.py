@@ -242,6 +242,7 @@ def test_what_makes_no_lock_is_refused(lock: NamedLock, options: Any, words: str
 def test_a_pooler_in_between_is_refused_with_the_way_out(
     lock: NamedLock, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Inner: no pooler stands between this test and its server.
     database = "postgresql.PostgreSQL" if db_alias == "postgresql" else "innodb.InnoDB"
     monkeypatch.setattr(f"sa_jobqueue.dialects.{database}.told_backend", lambda *_: 4711)
 

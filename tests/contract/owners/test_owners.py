@@ -65,7 +65,7 @@ BY_ENGINE = r"Or use Owner\(engine\)"
         (lambda s, o: Owner(s.bind, "n" * 35), "1 to 34 .* has 35: .*shorten it"),
         (lambda s, o: Owner(s.bind, ""), "1 to 34 characters.* has 0"),
         (lambda s, o: Owner(s.bind, "a~b"), "'~' is reserved in owners: 'a~b'; use"),
-        (lambda s, o: Owner(s.bind, 7), "is a str, not int: 7"),
+        (lambda s, o: Owner(s.bind, 7), "is a str, not int: 7"),  # type: ignore[arg-type]  # no name
         (lambda s, o: Owner(s), "needs an Engine or an AsyncEngine, not <sql"),
         (lambda s, o: o.open(), "open already; make another Owner"),
         (lambda s, o: claim(s, Email, owner=o.name), "give the Owner itself"),

@@ -200,6 +200,7 @@ def test_in_a_cluster_owners_and_connections_are_alive_or_unknown(
 def test_behind_a_pooler_there_are_no_owners_and_others_are_alive_or_unknown(
     engine: Engine, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Inner: no pooler stands between this test and its server.
     database = "postgresql.PostgreSQL" if db_alias == "postgresql" else "innodb.InnoDB"
     with Owner(engine) as owner:
         name = owner.name
