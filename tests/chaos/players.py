@@ -44,14 +44,7 @@ from tests.contract.worker.fault_injection import (
 )
 from tests.evidence.ledger import Ledger
 from tests.models import Task
-
-#: The async driver of each database.
-DRIVERS = {
-    "sqlite": "aiosqlite",
-    "postgresql": "asyncpg",
-    "mysql": "aiomysql",
-    "mariadb": "asyncmy",
-}
+from tests.running import ASYNC_DRIVERS
 
 #: Of so many statements and COMMITs of a worker one loses its connection.
 LOSES_ONE_OF = 150
@@ -128,7 +121,7 @@ def work(player: Player) -> None:
 def work_async(player: Player) -> None:
     """Run an AsyncWorker."""
     url, calls = _url_and_calls(player)
-    engine = make_async_engine(url, DRIVERS[url.get_backend_name()], **isolation(url))
+    engine = make_async_engine(url, ASYNC_DRIVERS[url.get_backend_name()], **isolation(url))
     under(engine.sync_engine, player.clock)
 
     losses = LostConnections(engine.sync_engine, url, player)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,8 @@ from tests.support import make_engine, until
 class ClusterStorm(Storm):
     """A run of some seconds on a cluster: players are killed and stopped, and nodes fail."""
 
-    def __init__(self, cluster: Cluster, folder: Path, seconds: float, seed: int) -> None:
-        faults = (Kill(), Stop(), *cluster.faults)
-        super().__init__(cluster.urls[0], folder, seconds, seed, faults)
+    def __init__(self, cluster: Cluster, folder: Path, given: Namespace) -> None:
+        super().__init__(cluster.urls[0], folder, given, (Kill(), Stop(), *cluster.faults))
         self._cluster = cluster
         # They are ended by their numbers, and a number is one node's.
         self.loses_connections = False

@@ -100,11 +100,7 @@ def test_the_model_accepts_the_history_of_workers(bench: Bench) -> None:
 @pytest.mark.parametrize("reaped", [False, True])
 def test_the_model_refuses_a_finish_behind_a_lost_fence(tmp_path: Path, reaped: bool) -> None:
     run = Written(tmp_path)
-    run.note("flush")
-    run.claim("a", 1)
-    if reaped:
-        run.note("reap", "a", 1)
-    run.note("complete", "a", 1)
+    run.tell(f"flush; claim a 1; {'reap a 1; ' if reaped else ''}complete a 1")
 
     (path,) = run.files()
     assert accepted(path, table="email") == (not reaped)

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import URL, Connection, NullPool, create_engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from tests.servers.errors import NotHere
 from tests.servers.keeping import Keeper
 
 Origin = Literal["given", "running", "started", "installed"]
+
+CONNECT_TIMEOUT = 5
 
 # What the drivers say when the user may not create or drop a database: PostgreSQL's
 # insufficient_privilege; ER_DBACCESS_DENIED, ER_TABLEACCESS_DENIED, ER_SPECIFIC_ACCESS_DENIED.
@@ -107,6 +110,17 @@ def connected(url: URL) -> Iterator[Connection]:
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         yield connection
+
+
+def ask(url: URL, query: str) -> str:
+    """Ask a server a question; any error means that there is no server for us."""
+    try:
+        with connected(url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT)})) as to:
+            return str(to.exec_driver_sql(query).scalar_one())
+    # ImportError: the driver is missing. RuntimeError: PyMySQL misses cryptography.
+    except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
+        reason = getattr(error, "orig", None) or error
+        raise NotHere(str(reason).strip().partition("\n")[0]) from error
 
 
 def quoted(connection: Connection, name: str) -> str:
