@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, event
+from sqlalchemy import Engine, create_engine, delete
 from sqlalchemy.exc import IntegrityError
 
 from sa_jobqueue import LockTimeout
 from sa_jobqueue.bulk import BatchInDoubt, BulkLoad, DatabaseLog, FileLog, Log
-from tests.support import SERVERS, make_engine
+from tests.support import SERVERS
 
 from .fakes import Killed
 from .models import Item
@@ -158,29 +158,13 @@ def test_a_commit_that_a_reader_prevents_is_tried_again(tmp_path: Path, log: Fil
 
 
 @pytest.fixture
-def finish_lingering(engine: Engine, new_log: Callable[[], Log]) -> Iterator[Callable[[], None]]:
+def finish_lingering(mortal: Mortal, new_log: Callable[[], Log]) -> Iterator[Callable[[], None]]:
     """A process is gone, and its server is about to commit the second batch: let it do so."""
-    own = make_engine(engine.url)
     committing, go_on = threading.Event(), threading.Event()
-    dialect: Any = own.dialect
-    commit, items_seen = dialect.do_commit, [0, False]
 
-    def linger(connection: Any) -> None:
-        touched, items_seen[1] = items_seen[1], False
-        items_seen[0] += touched
-        if touched and items_seen[0] == 2:
-            committing.set()
-            assert go_on.wait(20)
-            commit(connection)
-            raise Killed
-        commit(connection)
-
-    @event.listens_for(own, "before_cursor_execute")
-    def see(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        items_seen[1] |= "bulk_item" in statement
-
-    dialect.do_commit = linger
-    load = load_of(own, new_log(), on_existing="keep")
+    def linger() -> None:
+        committing.set()
+        assert go_on.wait(20)
 
     def run() -> None:
         with pytest.raises(Killed):
@@ -190,13 +174,14 @@ def finish_lingering(engine: Engine, new_log: Callable[[], Log]) -> Iterator[Cal
         go_on.set()
         thread.join(20)
 
+    mortal.die(batch=2, committed=True, first=linger)
+    load = load_of(mortal.engine, new_log(), on_existing="keep")
     thread = threading.Thread(target=run)
     thread.start()
     assert committing.wait(20)
     load.log.close()  # as the lock of a killed process is freed
     yield finish
     finish()
-    own.dispose()
 
 
 @pytest.mark.only_on(*SERVERS)

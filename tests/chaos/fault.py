@@ -8,12 +8,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from sqlalchemy import NullPool
 from sqlalchemy.exc import DBAPIError
 
 from tests.chaos.jobs import LEASE
-from tests.contract.worker.fault_injection import ENDING
-from tests.support import cut_connections, make_engine
+from tests.support import OTHERS, cut_connections
 
 if TYPE_CHECKING:
     from tests.chaos.storm import Storm
@@ -23,15 +21,6 @@ NOTHING = "nothing"
 
 #: Seconds beyond a lease.
 BEYOND_LEASE = LEASE.total_seconds() * 1.5
-
-#: The connections to a database, but our own.
-LISTED = {
-    "postgresql": "SELECT pid FROM pg_stat_activity "
-    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
-    "mysql": "SELECT id FROM information_schema.processlist "
-    "WHERE db = DATABASE() AND id <> CONNECTION_ID()",
-}
-LISTED["mariadb"] = LISTED["mysql"]
 
 
 class Fault(ABC):
@@ -92,18 +81,11 @@ class EndConnection(Fault):
     cards = 2
 
     def happen(self, storm: Storm) -> str:
-        alias = storm.url.get_backend_name()
-        engine = make_engine(storm.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as connection:
-                numbers = sorted(connection.exec_driver_sql(LISTED[alias]).scalars())
-                if not numbers:
-                    return NOTHING
-                number = storm.dice.choice(numbers)
-                connection.exec_driver_sql(ENDING[alias][0].format(number))
-        except DBAPIError:  # it has ended meanwhile, or the server is down
-            return NOTHING
-        return "a connection ended by the server"
+        with suppress(DBAPIError, IndexError):  # it has ended, there is none, the server is down
+            alias = storm.url.get_backend_name()
+            cut_connections(storm.url, alias, lambda numbers: [storm.dice.choice(numbers)])
+            return "a connection ended by the server"
+        return NOTHING
 
 
 class EndConnections(Fault):
@@ -119,5 +101,5 @@ class EndConnections(Fault):
 
 def everywhere(alias: str) -> list[Fault]:
     """Return the faults that can be done on any server, also on one that others use."""
-    ending: list[Fault] = [EndConnection(), EndConnections()] if alias in ENDING else []
+    ending: list[Fault] = [EndConnection(), EndConnections()] if alias in OTHERS else []
     return [Kill(), Stop(), *ending]
