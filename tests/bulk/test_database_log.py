@@ -14,31 +14,12 @@ from sa_jobqueue.bulk import (
     DivisibleSource,
     Metadata,
 )
-from tests.support import statements_seen
 
 from .fakes import Killed
 from .models import Base
 from .support import Mortal, add_items, expected, items, load_of, texts
 
 pytestmark = pytest.mark.by_turns("mysql", "mariadb")
-
-
-@pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("then", ["run", "rollback"])
-def test_no_batch_is_ever_in_doubt(engine: Engine, committed: bool, then: str) -> None:
-    mortal = Mortal(engine)
-    mortal.die(batch=2, committed=committed)
-    with pytest.raises(Killed):
-        load_of(mortal.engine, DatabaseLog(mortal.engine), on_existing="keep").run()
-    load = load_of(engine, DatabaseLog(engine))
-    assert (load.state, load.status().inserted) == ("BLOCKED", 1 + committed)
-
-    with statements_seen(engine) as seen:
-        getattr(load, then)()
-
-    assert not [statement for statement in seen if statement.startswith("SELECT bulk_item")]
-    assert texts(engine) == (expected(10) if then == "run" else {})
-    mortal.engine.dispose()
 
 
 def test_two_loads_know_nothing_of_each_other(engine: Engine) -> None:
