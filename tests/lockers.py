@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from datetime import timedelta
@@ -101,8 +100,6 @@ def obey(url: str, name: str, told: Connection) -> None:
 
 
 def done(lock: NamedLock, told: Connection, what: str, arguments: tuple[Any, ...]) -> Any:
-    if what == "fork":
-        return fork(lock)
     if what == "wait":
         return wait(lock, told)
     found = getattr(lock, what)
@@ -121,15 +118,3 @@ def wait(lock: NamedLock, told: Connection) -> bool:
 
     with patch.object(Deadline, "left", announced):
         return lock.acquire(None)
-
-
-def fork(lock: NamedLock) -> tuple[int, bool, bool]:
-    """Fork a child that lives on; return its pid and whether it holds or has lost the lock."""
-    here, there = multiprocessing.Pipe()
-    child = os.fork()
-    if child == 0:
-        there.send((lock.held, lock.lost))
-        del lock
-        signal.pause()
-    held, lost = here.recv()
-    return child, held, lost

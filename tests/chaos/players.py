@@ -81,6 +81,11 @@ class Player:
     clock: str | None = None
 
     @property
+    def pauses(self) -> dict[str, Any]:
+        """How long a worker waits between two polls, and between two reaps."""
+        return {"poll": POLL * self.rest, "reap_every": REAP_EVERY}
+
+    @property
     def history(self) -> Path:
         """The player's own ledger."""
         return Path(self.folder) / f"{self.name}.jsonl"
@@ -112,8 +117,8 @@ def work(player: Player) -> None:
         time.sleep(calls.work_time())
         calls.note(task.id, task.attempts)
 
-    options: Any = {"poll": POLL * player.rest, "reap_every": REAP_EVERY}
-    worker = Worker(engine, queues_of(handler, book_or_raise), limit=3, concurrency=2, **options)
+    queues = queues_of(handler, book_or_raise)
+    worker = Worker(engine, queues, limit=3, concurrency=2, **player.pauses)
     with losses, worker.stopping_on_signals():
         worker.run()
 
@@ -132,9 +137,8 @@ def work_async(player: Player) -> None:
         await asyncio.to_thread(calls.note, task.id, task.attempts)
 
     async def run() -> None:
-        options: Any = {"poll": POLL * player.rest, "reap_every": REAP_EVERY}
         queues = queues_of(handler, book_awaited)
-        worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **options)
+        worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **player.pauses)
         with losses, worker.stopping_on_signals():
             await worker.run()
         await engine.dispose()

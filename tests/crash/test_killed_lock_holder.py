@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -89,25 +87,3 @@ def asked_to_wait(engine: Engine) -> bool:
     query = WAITING.get(engine.url.get_backend_name())
     with engine.connect() as connection:
         return query is None or bool(connection.scalar(text(query)))
-
-
-# -- forks --------------------------------------------------------------
-
-
-@pytest.fixture
-def child(other: Locker) -> Iterator[tuple[int, bool, bool]]:
-    """A child forked by the holder: its number, and whether it holds or has lost the lock."""
-    forked = other("fork")
-    yield forked
-    with suppress(ProcessLookupError):
-        os.kill(forked[0], signal.SIGKILL)
-
-
-def test_a_forked_child_does_not_keep_its_dead_parents_lock(
-    lock: NamedLock, other: Locker, child: tuple[int, bool, bool]
-) -> None:
-    assert child[1:] == (False, False)
-    other.kill()
-
-    assert lock.acquire(AT_ONCE)
-    os.kill(child[0], 0)  # the child still runs
