@@ -64,6 +64,7 @@ class Destination:
 
     Attributes:
         name: the table's name, with its schema.
+        tables: those that hold a row; a table that others refer to comes before them.
         plain: the column key of each attribute, where a plain INSERT into one table is
             enough; None: the mapper inserts, since it does more than that.
         defaults: the constants that new rows get without a value of their own.
@@ -81,11 +82,13 @@ class Destination:
         self.columns = mapper.columns
         self.keys: Sequence[Column[Any]] = mapper.primary_key  # type: ignore[assignment]  # tables'
         self.key_names = [mapper.get_property_by_column(key).key for key in self.keys]
-        self._tables = {table for table in mapper.tables if isinstance(table, Table)}
+        tables = {table for table in mapper.tables if isinstance(table, Table)}
+        ordered = next(iter(tables)).metadata.sorted_tables
+        self.tables = sorted(tables, key=ordered.index)
         self.plain: Mapping[str, str] | None = None
         self.defaults: Mapping[str, Any] = {}
         if (
-            len(self._tables) == 1
+            len(self.tables) == 1
             and mapper.polymorphic_on is None
             and mapper.version_id_col is None
             and all(isinstance(column, Column) for column in self.columns.values())
@@ -99,12 +102,6 @@ class Destination:
 
     def __str__(self) -> str:
         return self.entity.__name__
-
-    @cached_property
-    def tables(self) -> Sequence[Table]:
-        """The tables that hold a row; a table that others refer to comes before them."""
-        ordered = next(iter(self._tables)).metadata.sorted_tables
-        return sorted(self._tables, key=ordered.index)
 
     # -- keys -----------------------------------------------------------
 
