@@ -32,7 +32,7 @@ from tests.support import make_engine
 
 from .fakes import Killed
 from .models import Animal, Base, Dog, Item, Named, Pair, Person, Thing
-from .support import Mortal, add_items, count, expected, items, load_of, texts
+from .support import add_items, count, expected, items, load_of, texts
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -274,10 +274,7 @@ def test_a_load_goes_on_with_rows_of_every_kind(
 def test_other_rows_than_at_first_are_refused_but_by_a_rollback(
     engine: Engine, log: FileLog, rows: list[Any], as_list: bool
 ) -> None:
-    mortal = Mortal(engine)
-    mortal.die(batch=3)
-    with pytest.raises(Killed):
-        load_of(mortal.engine, log, on_existing="keep").run()
+    kill_after(2, load_of(engine, log))
     changed = load_of(engine, log, rows if as_list else iter(rows))
 
     with pytest.raises(SourceChanged, match=r"the same rows in the same order, or roll|the total"):
@@ -286,7 +283,6 @@ def test_other_rows_than_at_first_are_refused_but_by_a_rollback(
     assert texts(engine) == expected(6)
     changed.rollback()
     assert texts(engine) == {}
-    mortal.engine.dispose()
 
 
 @pytest.mark.only_on("sqlite")

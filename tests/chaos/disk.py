@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Engine, NullPool, delete, insert
 from sqlalchemy.exc import DBAPIError
 
-from tests.chaos.fault import BEYOND_LEASE, NOTHING, Fault
+from tests.chaos.fault import Outage
 from tests.chaos.jobs import Ballast
 from tests.chaos.own_server import Own
 from tests.servers import debian
@@ -74,7 +73,7 @@ def small_disk() -> Iterator[Disk]:
         folder.rmdir()
 
 
-class FullDisk(Fault):
+class FullDisk(Outage):
     """Fill the server's disk, have the server notice, and give the room back later.
 
     A server that ended for it is started again, as its supervisor would do.
@@ -83,23 +82,18 @@ class FullDisk(Fault):
     name = "disk"
 
     def __init__(self, server: Own, disk: Disk) -> None:
-        self._server = server
+        super().__init__(server)
         self._disk = disk
 
-    def happen(self, storm: Storm) -> str:
-        if self._server.in_trouble:
-            return NOTHING
-        self._server.in_trouble = True
+    def begin(self, storm: Storm) -> str:
         self._disk.fill()
         refused = needs_room(storm.url)
-        storm.later(storm.dice.uniform(0, BEYOND_LEASE), partial(self._free, storm))
         return "a full disk" if refused else "a full disk that the server did not notice"
 
-    def _free(self, storm: Storm) -> None:
+    def end(self, storm: Storm) -> None:
         self._disk.free()
-        self._server.revive()
+        self.place.revive()
         throw_ballast(storm.url)
-        storm.later(BEYOND_LEASE, self._server.calm)
 
 
 def needs_room(url: URL) -> bool:

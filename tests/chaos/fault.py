@@ -6,7 +6,7 @@ import signal
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.exc import DBAPIError
 
@@ -40,6 +40,45 @@ class Fault(ABC):
 
     def settle(self) -> None:  # noqa: B027 - most faults leave nothing behind
         """Before the end: undo what would keep jobs from being finished."""
+
+
+class Outage(Fault):
+    """What a place suffers for a while; then it is left alone for as long.
+
+    Args:
+        place: suffers one outage at a time, and notes it as `in_trouble`.
+
+    Attributes:
+        down: between how many seconds it lasts.
+        rest: for how many seconds the place is left alone at least.
+    """
+
+    down: tuple[float, float] = (0, BEYOND_LEASE)
+    rest: ClassVar[float] = BEYOND_LEASE
+
+    def __init__(self, place: Any) -> None:
+        self.place = place
+
+    @abstractmethod
+    def begin(self, storm: Storm) -> str:
+        """Do it, and return what was done."""
+
+    @abstractmethod
+    def end(self, storm: Storm) -> None:
+        """Undo it."""
+
+    def happen(self, storm: Storm) -> str:
+        if self.place.in_trouble:
+            return NOTHING
+        self.place.in_trouble = True
+        what = self.begin(storm)
+        seconds = storm.dice.uniform(*self.down)
+        storm.later(seconds, partial(self._end, storm, seconds))
+        return what
+
+    def _end(self, storm: Storm, seconds: float) -> None:
+        self.end(storm)
+        storm.later(max(seconds, self.rest), partial(setattr, self.place, "in_trouble", False))
 
 
 class Kill(Fault):

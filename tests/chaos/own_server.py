@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
-from tests.chaos.fault import BEYOND_LEASE, NOTHING, Fault
+from tests.chaos.fault import Outage
 from tests.servers import PROVIDERS, Server
 from tests.servers.keeping import LOCALHOST, free_ports, initialize, make_folder
 from tests.servers.node import Node
@@ -33,10 +32,6 @@ class Own:
 
     def revive(self) -> None:
         """Start it again if it has ended, or does not answer."""
-
-    def calm(self) -> None:
-        """It may be hit again."""
-        self.in_trouble = False
 
     def stop(self) -> None:
         """Stop it, and remove its folder."""
@@ -94,7 +89,6 @@ class OwnServer(Own):
 
     def crash(self) -> None:
         """Kill all of its processes at once."""
-        self.in_trouble = True
         self._node.kill()
 
     def revive(self) -> None:
@@ -107,21 +101,14 @@ class OwnServer(Own):
         self._node.stop()
 
 
-class Crash(Fault):
+class Crash(Outage):
     """Kill the server, and start it again a moment later."""
 
     name = "crash"
 
-    def __init__(self, server: OwnServer) -> None:
-        self._server = server
-
-    def happen(self, storm: Storm) -> str:
-        if self._server.in_trouble:
-            return NOTHING
-        self._server.crash()
-        storm.later(storm.dice.uniform(0, BEYOND_LEASE), partial(self._revive, storm))
+    def begin(self, storm: Storm) -> str:
+        self.place.crash()
         return "a crash of the server"
 
-    def _revive(self, storm: Storm) -> None:
-        self._server.revive()
-        storm.later(BEYOND_LEASE, self._server.calm)
+    def end(self, storm: Storm) -> None:
+        self.place.revive()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import URL
 
-from tests.chaos.fault import NOTHING, Fault
+from tests.chaos.fault import Fault, Outage
 from tests.servers.keeping import Binaries, make_folder
 from tests.servers.node import Node
 from tests.servers.provider import NetworkProvider
@@ -43,6 +42,7 @@ class Cluster(ABC):
     def __init__(self, stack: ExitStack) -> None:
         self.stack = stack
         self.nodes: list[Node] = []
+        self.in_trouble = False
 
     @abstractmethod
     def start(self) -> None:
@@ -109,30 +109,22 @@ def running(kind: type[Cluster]) -> Iterator[Cluster]:
         yield cluster
 
 
-class KillNode(Fault):
+class KillNode(Outage):
     """Kill a node, one at a time, bring it back, and leave all alone for as long."""
 
     name = "node"
     cards = 2
+    rest = 0
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._busy = False
+        super().__init__(cluster)
+        self.down = cluster.down
 
-    def happen(self, storm: Storm) -> str:
-        if self._busy:
-            return NOTHING
-        node = storm.dice.choice(self._cluster.nodes)
-        role = self._cluster.role(node)
-        self._cluster.kill(node)
-        self._busy = True
-        down = storm.dice.uniform(*self._cluster.down)
-        storm.later(down, partial(self._revive, storm, node, down))
+    def begin(self, storm: Storm) -> str:
+        self._node = storm.dice.choice(self.place.nodes)
+        role = self.place.role(self._node)
+        self.place.kill(self._node)
         return f"SIGKILL, {role}"
 
-    def _revive(self, storm: Storm, node: Node, rest: float) -> None:
-        self._cluster.revive(node)
-        storm.later(rest, self._may_kill)
-
-    def _may_kill(self) -> None:
-        self._busy = False
+    def end(self, storm: Storm) -> None:
+        self.place.revive(self._node)

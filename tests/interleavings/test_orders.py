@@ -83,7 +83,7 @@ def judged(
         actors = [actor(engine, f"worker {number}") for number in range(len(scripts))]
         for one in actors:
             one.begin()
-        stepped = list(map(Stepped, actors, scripts, itertools.repeat(alias)))
+        stepped = list(map(Stepped, actors, scripts))
         for each in stepped:
             stack.callback(each.close)
         Stepper(engine, alias, stepped).run(order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +36,10 @@ SETTINGS = (
 class InnoDBServer(Server):
     """Create databases in utf8mb4; end the connections to a database that is dropped."""
 
-    def databases(self, *, prefix: str) -> Sequence[str]:
-        query = text(
-            "SELECT schema_name FROM information_schema.schemata "
-            "WHERE LEFT(schema_name, CHAR_LENGTH(:prefix)) = :prefix"
-        )
-        with connected(self.url) as connection:
-            return connection.execute(query, {"prefix": prefix}).scalars().all()
+    names_query = (
+        "SELECT schema_name FROM information_schema.schemata "
+        "WHERE LEFT(schema_name, CHAR_LENGTH(:prefix)) = :prefix"
+    )
 
     def _create(self, name: str) -> None:
         with connected(self.url) as connection:

@@ -14,7 +14,7 @@ from sqlalchemy import URL
 
 from tests.servers.errors import NotHere
 from tests.servers.keeping import Binaries, Keeper, last_lines
-from tests.servers.server import ask, connected
+from tests.servers.server import ask, connected, says
 from tests.support import until
 
 #: Seconds in which a server answers, joins others, or copies their data.
@@ -82,10 +82,7 @@ class Node:
 
     def says(self, query: str, answer: str) -> bool:
         """Tell whether the server answers, and with this."""
-        try:
-            return self.ask(query) == answer
-        except NotHere:
-            return False
+        return says(self.url, query, answer)
 
     def answers(self) -> bool:
         """Tell whether the server answers."""

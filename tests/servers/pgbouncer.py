@@ -18,10 +18,9 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from tests.servers import debian
-from tests.servers.errors import NotHere
 from tests.servers.keeping import LOCALHOST, Binaries, make_folder, serve
 from tests.servers.postgresql import unprivileged_user
-from tests.servers.server import ask
+from tests.servers.server import says
 
 PACKAGE = "pgbouncer"
 
@@ -93,7 +92,7 @@ def pooler(server: URL, *, mode: str) -> Iterator[URL]:
     )
     folder = make_folder(PACKAGE, user=binaries.user)
     try:
-        keeper, port = serve(binaries, folder, lambda port: answers(at(server, port)))
+        keeper, port = serve(binaries, folder, lambda port: says(at(server, port), "SELECT 1", "1"))
         try:
             yield at(server, port)
         finally:
@@ -105,11 +104,3 @@ def pooler(server: URL, *, mode: str) -> Iterator[URL]:
 def at(server: URL, port: int) -> URL:
     """Return the way to a server's databases through PgBouncer on a port."""
     return server.set(host=LOCALHOST, port=port)
-
-
-def answers(url: URL) -> bool:
-    """Tell whether a server answers."""
-    try:
-        return bool(ask(url, "SELECT 1"))
-    except NotHere:
-        return False

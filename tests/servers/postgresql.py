@@ -6,12 +6,11 @@ import os
 import pwd
 import shutil
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from sqlalchemy import URL, text
+from sqlalchemy import URL
 
 from tests.servers.errors import NotHere
 from tests.servers.keeping import LOCALHOST, Binaries
@@ -37,10 +36,7 @@ SETTINGS = {
 class PostgreSQLServer(Server):
     """Create databases from template0, whatever else is connected to template1."""
 
-    def databases(self, *, prefix: str) -> Sequence[str]:
-        query = text("SELECT datname FROM pg_database WHERE starts_with(datname, :prefix)")
-        with connected(self.url) as connection:
-            return connection.execute(query, {"prefix": prefix}).scalars().all()
+    names_query = "SELECT datname FROM pg_database WHERE starts_with(datname, :prefix)"
 
     def _create(self, name: str) -> None:
         with connected(self.url) as connection:
