@@ -24,13 +24,15 @@ class Proxy:
             proxy.go_silent()       # as if the power had gone: nobody says farewell
 
     Args:
-        to: says for each connection where it leads; None: the client is turned away.
+        to: says for each connection to which port of the server's host it leads; None: the client
+            is turned away.
     """
 
     def __init__(
-        self, url: URL, *, port: int = 0, to: Callable[[], tuple[str, int] | None] | None = None
+        self, url: URL, *, port: int = 0, to: Callable[[], int | None] | None = None
     ) -> None:
-        server = (url.host or "localhost", url.port or STANDARD_PORTS[url.get_backend_name()])
+        self._host = url.host or "localhost"
+        server = url.port or STANDARD_PORTS[url.get_backend_name()]
         self._to = to or (lambda: server)
         self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets = [self._listener]
@@ -70,10 +72,10 @@ class Proxy:
 
     def _connect(self, client: socket.socket) -> None:
         with client, suppress(OSError):
-            address = self._to()
-            if address is None:
+            port = self._to()
+            if port is None:
                 return
-            with socket.create_connection(address) as server:
+            with socket.create_connection((self._host, port)) as server:
                 self._sockets += [client, server]
                 answers = self._start(self._forward, server, client)
                 self._forward(client, server)

@@ -107,7 +107,8 @@ def play(player: Player) -> None:
 
 def work(player: Player) -> None:
     """Run a Worker."""
-    url, calls = _url_and_calls(player)
+    url = make_url(player.url)
+    calls = Calls.of(url, player.name, player.seed)
     engine = under(open_engine(url), player.clock)
 
     losses = LostConnections(engine, url, player)
@@ -125,7 +126,8 @@ def work(player: Player) -> None:
 
 def work_async(player: Player) -> None:
     """Run an AsyncWorker."""
-    url, calls = _url_and_calls(player)
+    url = make_url(player.url)
+    calls = Calls.of(url, player.name, player.seed)
     engine = make_async_engine(url, ASYNC_DRIVERS[url.get_backend_name()], **isolation(url))
     under(engine.sync_engine, player.clock)
 
@@ -163,11 +165,6 @@ def produce(player: Player) -> None:
                 session.rollback()
                 engine.dispose()
                 told.wait(0.1)
-
-
-def _url_and_calls(player: Player) -> tuple[URL, Calls]:
-    url = make_url(player.url)
-    return url, Calls.of(url, player.name, player.seed)
 
 
 class LostConnections(FaultInjection):

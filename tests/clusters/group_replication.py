@@ -95,7 +95,7 @@ class SinglePrimary(_Group):
     def start(self) -> None:
         super().start()
         url = self.nodes[0].url.set(database=DATABASE)
-        self._router = self.stack.enter_context(Proxy(url, to=self._address_of_primary))
+        self._router = self.stack.enter_context(Proxy(url, to=self._primary))
 
     @property
     def urls(self) -> Sequence[URL]:
@@ -114,10 +114,6 @@ class SinglePrimary(_Group):
             with suppress(NotHere):
                 return int(node.ask(PRIMARY))
         return None
-
-    def _address_of_primary(self) -> tuple[str, int] | None:
-        port = self._primary()
-        return None if port is None else (LOCALHOST, port)
 
 
 class MultiPrimary(_Group):

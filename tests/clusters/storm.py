@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import URL, inspect
+from sqlalchemy import URL, NullPool, inspect
 
 from tests.chaos.fault import Kill, Stop
 from tests.chaos.jobs import ChaosBase
@@ -48,8 +48,5 @@ class ClusterStorm(Storm):
 
 def _has_tables(url: URL) -> bool:
     """Tell whether the tables that are created last are there."""
-    engine = make_engine(url)
-    try:
-        return ChaosBase.metadata.tables.keys() <= set(inspect(engine).get_table_names())
-    finally:
-        engine.dispose()
+    engine = make_engine(url, poolclass=NullPool)
+    return ChaosBase.metadata.tables.keys() <= set(inspect(engine).get_table_names())

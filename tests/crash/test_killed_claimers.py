@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import advisory_session, claim, claimed_by, complete, release
+from sa_jobqueue import advisory_session, claim, complete
 from tests.contract.subscriptions import (
     Subscription,
     SubscriptionBase,
@@ -30,35 +30,11 @@ pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 AT_ONCE = 5.0
 
 
-def claim_and_wait(url: str, strategy: str, commit: bool, told: Connection) -> None:
+def claim_and_wait(url: str, strategy: str, told: Connection) -> None:
     """Claim two emails, report them, and wait to be killed."""
-    session = Session(make_engine(url), expire_on_commit=False)
-    emails = claim(session, Email, owner="victim", limit=2, strategy=strategy)
-    if commit:
-        session.commit()
-    told.send(recipients(emails))
+    session = Session(make_engine(url))
+    told.send(recipients(claim(session, Email, owner="victim", limit=2, strategy=strategy)))
     signal.pause()
-
-
-def test_the_rows_of_a_killed_consumer_are_still_claimed_and_can_be_released(
-    engine: Engine,
-) -> None:
-    with Session(engine, expire_on_commit=False) as session:
-        add_emails(session, "a", "b", "c")
-
-        with Victim(engine, claim_and_wait, "auto", True) as process:
-            assert process.hears() == ["a", "b"]
-
-        assert recipients(claim(session, Email, owner="other", limit=5)) == ["c"]
-        session.rollback()
-        found = claimed_by(session, Email, "victim")
-        assert recipients(found) == ["a", "b"]
-        release(session, found[:1])
-        complete(session, found[1:])
-        session.commit()
-        assert recipients(claim(session, Email, owner="other", limit=5)) == ["a", "c"]
-        statuses = session.scalars(select(Email.status).order_by(Email.id))
-        assert list(statuses) == ["claimed", "done", "claimed"]
 
 
 @pytest.mark.parametrize("strategy", ["auto", "held"])
@@ -68,14 +44,13 @@ def test_a_consumer_that_is_killed_before_its_commit_has_claimed_nothing(
     strategy = "auto" if db_alias == "sqlite" else strategy
     with Session(engine, expire_on_commit=False) as session:
         add_emails(session, "a", "b", "c")
-        with Victim(engine, claim_and_wait, strategy, False) as process:
-            process.hears()
+        with Victim(engine, claim_and_wait, strategy) as process:
+            assert process.hears() == ["a", "b"]
 
         def claimed_all() -> bool:
-            found = claim(session, Email, owner="other", limit=5, strategy=strategy)
-            names = recipients(found)
+            found = recipients(claim(session, Email, owner="w", limit=5, strategy=strategy))
             session.rollback()
-            return names == ["a", "b", "c"]
+            return found == ["a", "b", "c"]
 
         until(claimed_all, AT_ONCE)
 

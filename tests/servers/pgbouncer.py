@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import URL
@@ -71,19 +72,12 @@ def quoted(value: object) -> str:
 
 
 @contextmanager
-def transaction_pooler(server: URL) -> Iterator[URL]:
-    """Run PgBouncer in transaction mode before a server; give the URL that goes through it.
+def pooler(server: URL, *, mode: str) -> Iterator[URL]:
+    """Run PgBouncer in a mode before a server; give the URL that goes through it.
 
     Raises:
         NotHere: there is no PgBouncer here, and none can be installed.
     """
-    with pooler(server, mode="transaction") as url:
-        yield url
-
-
-@contextmanager
-def pooler(server: URL, *, mode: str) -> Iterator[URL]:
-    """Run PgBouncer in a mode of its own, as :func:`transaction_pooler` does."""
     binaries = PgBouncerBinaries(
         command=(debian.find(PACKAGE, PACKAGE),),
         server=server,
@@ -99,6 +93,9 @@ def pooler(server: URL, *, mode: str) -> Iterator[URL]:
             keeper.end()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+transaction_pooler = partial(pooler, mode="transaction")
 
 
 def at(server: URL, port: int) -> URL:
