@@ -13,6 +13,8 @@ from unittest.mock import patch
 from sqlalchemy import URL
 
 from sa_jobqueue import NamedLock, named_lock
+
+# Inner: nothing public tells that a process has begun to wait.
 from sa_jobqueue.dialects.named_locks import Deadline
 from tests.processes import FORKSERVER
 from tests.support import make_engine

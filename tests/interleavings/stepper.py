@@ -113,11 +113,7 @@ class Stepper:
                 session.begin()
                 if self._settle(watcher, session):
                     break
-        self._settle_all(watcher)
-
-    def _settle_all(self, watcher: Connection) -> None:
-        """See which of the waiting steps have ended."""
-        for session in self.stepped:
+        for session in self.stepped:  # which of the waiting steps have ended
             if session.taking is not None:
                 self._settle(watcher, session)
 
