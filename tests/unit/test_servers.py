@@ -40,7 +40,7 @@ class Scripted(SQLite):
         self.looked.append(place)
         if place not in self.has:
             raise NotHere(f"not {place}")
-        return self._found(make_url("sqlite:///x.db"), origin="running")
+        return self.found(make_url("sqlite:///x.db"), origin="running")
 
 
 def setup_cfg(folder: Path, *lines: str) -> Path:
