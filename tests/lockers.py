@@ -7,13 +7,14 @@ import os
 import signal
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
 from sqlalchemy import URL
 
 from sa_jobqueue import NamedLock, named_lock
+
+# Inner: a process tells that it waits at the moment when it asks how long it may.
 from sa_jobqueue.dialects.named_locks import Deadline
 from tests.processes import FORKSERVER
 from tests.support import make_engine
@@ -74,12 +75,7 @@ class Locker:
     def __enter__(self) -> Locker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self._pipe.close()
         self.process.close()

@@ -52,7 +52,7 @@ def failed_tests(promise: Promise) -> list[str]:
         for edit in promise.edits:
             path = copy / "sa_jobqueue" / edit.file
             path.write_text(path.read_text("utf-8").replace(edit.before, edit.after), "utf-8")
-        options = ("-x", "-q", "-p", "no:cacheprovider", "--db", promise.database)
+        options = ("-x", "-q", "-p", "no:cacheprovider", "--db", "postgresql")
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *promise.tests],
             cwd=copy,

@@ -11,28 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, DateTime, Integer, String, Table, func, make_url
+from sqlalchemy import Column, DateTime, Integer, String, Table, func
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    RoundMixin,
-    claim_statements,
-)
+from sa_jobqueue import JobMixin, JobQueue, RoundMixin, claim_statements
 from tests.models import Dog, Email, Message, Pair, Task
 from tests.support import STRATEGIES
+from tests.unit.mapping import dialect
 
 FILE = Path(__file__).with_name("claims.sql")
-
-DRIVERS = {
-    "postgresql": "postgresql+psycopg2",
-    "mysql": "mysql+pymysql",
-    "mariadb": "mariadb+pymysql",
-    "sqlite": "sqlite",
-}
 
 
 class Base(DeclarativeBase):
@@ -112,20 +101,16 @@ def cases() -> Iterator[tuple[str, str, str]]:
 
 def dialect_of(alias: str) -> Dialect:
     """Make a dialect that writes its parameters as :name, so that they can be read."""
-    make: Any = make_url(f"{DRIVERS[alias]}://").get_dialect()
-    dialect: Dialect = make(paramstyle="named")
-    return dialect
+    return dialect(alias, paramstyle="named")
 
 
 def compiled(shape: str, alias: str, strategy: str) -> list[SQLCompiler]:
     """Compile the statements of a claim."""
     target, where = (SHAPES | ANY_CLASS)[shape]
-    dialect = dialect_of(alias)
-    if isinstance(target, JobQueue):
-        statements: list[Any] = claim_statements(target, *where, dialect=dialect)
-    else:
-        statements = claim_statements(target, *where, dialect=dialect, strategy=strategy)
-    return [statement.compile(dialect=dialect) for statement in statements]
+    named = dialect_of(alias)
+    how = {} if isinstance(target, JobQueue) else {"strategy": strategy}
+    statements: list[Any] = claim_statements(target, *where, dialect=named, **how)
+    return [statement.compile(dialect=named) for statement in statements]
 
 
 def claim_sql(shape: str, alias: str, strategy: str) -> str:

@@ -1,20 +1,13 @@
-"""The part of an error's text that is kept.
-
-The inner module is imported since Hypothesis tries a rule about texts of any length.
-"""
+"""The part of an error's text that is kept."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import String
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import JobMixin, RetryMixin
-from sa_jobqueue.model.columns import ERROR_LENGTH, SHORTEST_LENGTH, error_length, error_text
-from sa_jobqueue.model.mapping import mapping_of
-from tests.models import Email, Task
+# Inner: a rule about texts of any length, which Hypothesis tries.
+from sa_jobqueue.model.columns import SHORTEST_LENGTH, error_text
 
 many = settings(max_examples=100, deadline=None, database=None)
 
@@ -66,17 +59,3 @@ def test_every_error_has_a_text_that_can_be_stored(
     error: str | BaseException | None, text: str | None
 ) -> None:
     assert error_text(error) == text
-
-
-def test_a_column_of_the_users_own_sets_the_length() -> None:
-    class Base(DeclarativeBase):
-        pass
-
-    class Note(JobMixin, RetryMixin, Base):
-        __tablename__ = "note"
-        id: Mapped[int] = mapped_column(primary_key=True)
-        last_error = mapped_column("why", String(200))
-
-    task, note, email = map(mapping_of, (Task, Note, Email))
-    assert error_length(task) == ERROR_LENGTH == error_length(email)
-    assert error_length(task, note, email) == 200

@@ -6,17 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Column,
-    Date,
-    DateTime,
-    Enum,
-    Float,
-    Integer,
-    MetaData,
-    String,
-    Table,
-)
+from sqlalchemy import Column, Date, DateTime, Enum, Float, Integer, MetaData, String, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError as SQLAlchemyArgumentError
 from sqlalchemy.orm import Mapped, MappedAsDataclass, mapped_column, registry, relationship
@@ -226,9 +216,3 @@ REFUSED: list[tuple[Any, str]] = [
 def test_what_cannot_be_a_queue_is_refused(made: Any, words: str) -> None:
     with pytest.raises((ArgumentError, SQLAlchemyArgumentError), match=words):
         made()
-
-
-def test_a_key_that_the_mapper_is_given_is_enough() -> None:
-    job = map_job(JobMixin, id=mapped_column(Integer), __mapper_args__={"primary_key": ["id"]})
-
-    assert JobQueue(job)
