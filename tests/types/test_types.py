@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 API = Path(__file__).with_name("api.py")
-MISTAKES = API.with_name("mistakes.py")
-ROOT = API.parents[2]
 
 #: Without the project's own settings, and with a cache that is not the project's.
 MYPY = ("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_cache/types")
@@ -20,12 +18,16 @@ def check(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a type checker of this Python at the root of the checkout."""
     pytest.importorskip(command[0])
     return subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *command],
+        cwd=API.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 def test_mypy_finds_no_error_in_a_users_file_and_every_mistake_that_it_marks() -> None:
-    checked = check(*MYPY, str(API), str(MISTAKES))
+    checked = check(*MYPY, str(API), str(API.with_name("mistakes.py")))
 
     assert checked.stdout == "Success: no issues found in 2 source files\n", checked
 

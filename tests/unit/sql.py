@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Column, DateTime, Integer, String, Table, func
-from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -99,15 +98,10 @@ def cases() -> Iterator[tuple[str, str, str]]:
     yield from ((shape, "postgresql", "advisory") for shape in ANY_CLASS)
 
 
-def dialect_of(alias: str) -> Dialect:
-    """Make a dialect that writes its parameters as :name, so that they can be read."""
-    return dialect(alias, paramstyle="named")
-
-
 def compiled(shape: str, alias: str, strategy: str) -> list[SQLCompiler]:
     """Compile the statements of a claim."""
     target, where = (SHAPES | ANY_CLASS)[shape]
-    named = dialect_of(alias)
+    named = dialect(alias, paramstyle="named")  # parameters are written as :name
     how = {} if isinstance(target, JobQueue) else {"strategy": strategy}
     statements: list[Any] = claim_statements(target, *where, dialect=named, **how)
     return [statement.compile(dialect=named) for statement in statements]
@@ -128,16 +122,11 @@ def _readable(text: str) -> str:
 
 
 @cache
-def written() -> dict[tuple[str, str, str], str]:
+def written() -> dict[tuple[str, ...], str]:
     """Read the SQL of the file, by shape, database and strategy."""
     _, *sections = FILE.read_text(encoding="utf-8").split("-- ")
     found = (section.partition("\n") for section in sections)
-    return {_case(head): body.strip() + "\n" for head, _, body in found}
-
-
-def _case(head: str) -> tuple[str, str, str]:
-    shape, alias, strategy = head.split(" | ")
-    return shape, alias, strategy
+    return {tuple(head.split(" | ")): body.strip() + "\n" for head, _, body in found}
 
 
 def main() -> None:

@@ -100,29 +100,10 @@ def test_what_a_server_cannot_do_is_refused_with_the_way_out(
 # Errors
 
 
-class MySQLError(Exception):
-    """The errors of the drivers of MySQL and MariaDB: the number comes first."""
-
-
-class PostgreSQLError(Exception):
-    """The errors of psycopg2, whose own classes do not allow to set the code."""
-
-    def __init__(self, pgcode: str) -> None:
-        super().__init__("as PostgreSQL says it")
-        self.pgcode = pgcode
-
-
-class SQLStateError(Exception):
-    """The errors of psycopg and asyncpg."""
-
-    def __init__(self, sqlstate: str) -> None:
-        super().__init__("as PostgreSQL says it")
-        self.sqlstate = sqlstate
-
-
-def sqlite_error(code: int) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("as SQLite says it")
-    error.sqlite_errorcode = code
+def driver_error(*said: Any, **code: Any) -> Exception:
+    """Make an error as a driver raises it, with its code in an attribute of the driver's."""
+    error = Exception(*said)
+    vars(error).update(code)
     return error
 
 
@@ -136,23 +117,23 @@ def adapted(cause: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("error", "transient"),
     [
-        (MySQLError(1213, "Deadlock found when trying to get lock"), True),
-        (MySQLError(1205, "Lock wait timeout exceeded"), True),
-        (MySQLError(1020, "Record has changed since last read"), True),
-        (PostgreSQLError("40001"), True),
-        (PostgreSQLError("40P01"), True),
-        (SQLStateError("40001"), True),
-        (adapted(SQLStateError("40P01")), True),
-        (sqlite_error(sqlite3.SQLITE_BUSY), True),
-        (sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT), True),
-        (sqlite_error(sqlite3.SQLITE_LOCKED), True),
-        (MySQLError(1062, "Duplicate entry '1213' for key"), False),
-        (MySQLError(1146, "Table 'email' doesn't exist"), False),
-        (PostgreSQLError("23505"), False),
-        (PostgreSQLError("42P01"), False),
-        (sqlite_error(sqlite3.SQLITE_CONSTRAINT), False),
-        (sqlite_error(sqlite3.SQLITE_READONLY), False),
-        (sqlite_error(sqlite3.SQLITE_CONSTRAINT_UNIQUE), False),
+        (driver_error(1213, "Deadlock found when trying to get lock"), True),
+        (driver_error(1205, "Lock wait timeout exceeded"), True),
+        (driver_error(1020, "Record has changed since last read"), True),
+        (driver_error(pgcode="40001"), True),
+        (driver_error(pgcode="40P01"), True),
+        (driver_error(sqlstate="40001"), True),
+        (adapted(driver_error(sqlstate="40P01")), True),
+        (driver_error(sqlite_errorcode=sqlite3.SQLITE_BUSY), True),
+        (driver_error(sqlite_errorcode=sqlite3.SQLITE_BUSY_SNAPSHOT), True),
+        (driver_error(sqlite_errorcode=sqlite3.SQLITE_LOCKED), True),
+        (driver_error(1062, "Duplicate entry '1213' for key"), False),
+        (driver_error(1146, "Table 'email' doesn't exist"), False),
+        (driver_error(pgcode="23505"), False),
+        (driver_error(pgcode="42P01"), False),
+        (driver_error(sqlite_errorcode=sqlite3.SQLITE_CONSTRAINT), False),
+        (driver_error(sqlite_errorcode=sqlite3.SQLITE_READONLY), False),
+        (driver_error(sqlite_errorcode=sqlite3.SQLITE_CONSTRAINT_UNIQUE), False),
         (sqlite3.OperationalError("no code"), False),
         (Exception(), False),
     ],

@@ -59,10 +59,6 @@ def sqlmodel() -> Any:
         status: str
 
 
-def twice_by_two_names() -> Any:
-    return map_job(JobMixin, ScheduleMixin.named(run_at="due"), RetryMixin)
-
-
 def with_a_table_of_rounds() -> Any:
     guest = map_job(__tablename__="job_rounds")
     return map_job(JobMixin, RoundMixin, metadata=guest.metadata)
@@ -143,7 +139,10 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: own(state=mapped_column("status", TEXT)), "column with name 'status'"),
     (lambda: imperative(Column("status", String(16)), state="status"), UNMAPPED),
     (lambda: map_job(JobMixin.named(owner="priority"), PriorityMixin), r"named\(priority="),
-    (twice_by_two_names, r"run_at by two names, due and run_at"),
+    (
+        lambda: map_job(JobMixin, ScheduleMixin.named(run_at="due"), RetryMixin),
+        "run_at by two names, due and run_at",
+    ),
     (with_a_table_of_rounds, "the table that records the rounds of Job"),
     # Keys
     (lambda: own(id=mapped_column(NUMBER)), r"cannot be a queue: .*'job' has no primary key"),

@@ -225,7 +225,6 @@ def test_keywords_of_mermaid_get_other_names_in_the_diagram() -> None:
     ("given", "handler", "said"),
     [
         (JobQueue(Part), None, "has no handler: declare one with @queue.handler"),
-        ([JobQueue(Part)], None, "has no handler: declare one with @queue.handler"),
         (workflow(CUT, DRILL, PACK), work, "steps have their own"),
         ([], None, "needs JobQueues, or steps of a workflow"),
         ([work], None, "needs JobQueues, or steps of a workflow"),

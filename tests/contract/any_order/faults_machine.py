@@ -89,8 +89,10 @@ class FaultsMachine(SessionsMachine[J, H]):
     @rule(place=places, claimed=st.booleans())
     def lock(self, place: int, claimed: bool) -> None:
         self._let_write_without_wait()
-        hands = {number for worker in self.workers for number in worker.hand}
-        number = self._free_one_of(hands & {*self.jobs} if claimed else self.jobs, place)
+        numbers = {*self._there(self.jobs)}
+        if claimed:
+            numbers &= {number for worker in self.workers for number in worker.hand}
+        number = self._free_one_of(numbers, place)
         if number is not None:
             self.stranger.session.get(self.tables[0], number, with_for_update=True)
             self.stranger.locked.add(number)
@@ -123,3 +125,13 @@ class FaultsMachine(SessionsMachine[J, H]):
         (self._has_committed if committed else self._has_rolled_back)(asker)
         asker.hand = self._claims_of(asker)
         asker.session.commit()
+
+    # -- what only the subclass knows -----------------------------------
+
+    def _reap_all(self, reaper: Worker[J, H]) -> None:
+        """Reap what may be reaped now, and nothing else."""
+        raise NotImplementedError
+
+    def _claims_of(self, asker: Worker[J, H]) -> dict[int, H]:
+        """Ask for the claims of a worker, and compare them with what was committed."""
+        raise NotImplementedError

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, JobQueue, cancel, reap, retry, utc_now
 from tests.contract.any_order.faults_machine import FaultsMachine
-from tests.contract.any_order.sessions_machine import Worker, one_of, places, workers
+from tests.contract.any_order.sessions_machine import Worker, places, workers
 from tests.models import Task
 
 MAX_ATTEMPTS = 2
@@ -420,32 +420,11 @@ class QueueMachine(FaultsMachine[Job, InHand]):
 
     # -- helpers --------------------------------------------------------
 
-    def _turn_of(self, number: int) -> Claimer:
-        worker = self.workers[number]
-        self._let_write(worker)
-        return worker
-
-    def _let_write(self, worker: Claimer | None) -> None:
-        """Commit the other workers where the database has a single writer."""
-        for other in self.workers if self.one_writer else ():
-            if other is not worker:
-                self._commit(other)
-
     def _waiting(self, jobs: dict[int, Job], step: Any) -> list[int]:
         """List the jobs that wait for a step and are due, in claim order."""
         ready = {n: job for n, job in jobs.items() if job.status == step.ready}
         due = [(job.priority, job.due, n) for n, job in ready.items() if job.due[0] <= self.hour]
         return [number for *_, number in sorted(due)]
-
-    @staticmethod
-    def _there(jobs: Any) -> dict[int, Job]:
-        return {number: job for number, job in jobs.items() if not job.deleted}
-
-    def _free_one_of(
-        self, jobs: Iterable[int], place: int, worker: Claimer | None = None
-    ) -> int | None:
-        number = one_of(jobs, place)
-        return None if number is None or self._is_locked(number, worker) else number
 
     def _has_looked_at(self, worker: Claimer, number: int) -> None:
         """Record a row that was looked at; InnoDB keeps its lock, changed or not."""

@@ -155,6 +155,17 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         worker.uncommitted, worker.hand_before, worker.locked = {}, None, set()
         worker.has_claimed = False
 
+    def _turn_of(self, number: int) -> Worker[J, H]:
+        worker = self.workers[number]
+        self._let_write(worker)
+        return worker
+
+    def _let_write(self, worker: Worker[J, H] | None) -> None:
+        """Commit the other workers where the database has a single writer."""
+        for other in self.workers if self.one_writer else ():
+            if other is not worker:
+                self._commit(other)
+
     # -- what a worker has ----------------------------------------------
 
     def _in_hand(self, worker: Worker[J, H], place: int) -> int | None:
@@ -169,6 +180,11 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
 
     # -- what a session sees --------------------------------------------
 
+    @staticmethod
+    def _there(jobs: Any) -> dict[int, Any]:
+        """Leave out the jobs whose rows are deleted."""
+        return {number: job for number, job in jobs.items() if not job.deleted}
+
     def _seen_by(self, worker: Worker[J, H]) -> dict[int, J | None]:
         return {**self.jobs, **worker.uncommitted}
 
@@ -179,6 +195,12 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
             for worker in (*self.workers, self.stranger)
             if worker is not by_others_than
         )
+
+    def _free_one_of(
+        self, jobs: Iterable[int], place: int, worker: Worker[J, H] | None = None
+    ) -> int | None:
+        number = one_of(jobs, place)
+        return None if number is None or self._is_locked(number, worker) else number
 
     def _is_changed(self, number: int, by_others_than: Worker[J, H] | None = None) -> bool:
         """Tell whether a transaction of others has changed a job and is open."""
