@@ -39,7 +39,7 @@ class Promise:
 NO_ROW_LOCK = Edit(
     "strategies/ready_rows.py",
     "        return statement.with_for_update(\n",
-    "        return statement or statement.with_for_update(\n",
+    "        return statement\n        statement.with_for_update(\n",
 )
 NO_COUNT = Edit(
     "strategies/strategy.py",

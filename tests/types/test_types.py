@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 API = Path(__file__).with_name("api.py")
+ROOT = API.parents[2]
 
 #: Without the project's own settings, and with a cache that is not the project's.
 MYPY = ("mypy", "--strict", "--config-file=", "--cache-dir=.mypy_cache/types")
@@ -18,11 +19,7 @@ def check(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a type checker of this Python at the root of the checkout."""
     pytest.importorskip(command[0])
     return subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=API.parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 

@@ -16,9 +16,9 @@ from sa_jobqueue.wakeups.watcher import Alarm, Pace
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give a clock that the test sets."""
-    clock = SimpleNamespace(now=1_000.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(watcher, "time", clock)
-    return clock
+    made = SimpleNamespace(now=1_000.0, monotonic=lambda: made.now)
+    monkeypatch.setattr(watcher, "time", made)
+    return made
 
 
 def fruitless(alarm: Alarm, clock: Any) -> float:
@@ -26,7 +26,7 @@ def fruitless(alarm: Alarm, clock: Any) -> float:
     alarm.ring()
     alarm.claimed(found=False)
     alarm.ring()
-    return alarm.pending_at - clock.now
+    return float(alarm.pending_at - clock.now)
 
 
 def test_the_first_ring_is_not_delayed_and_one_for_nothing_brings_a_growing_pause(
