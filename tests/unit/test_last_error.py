@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 # Inner: a rule about texts of any length, which Hypothesis tries.
 from sa_jobqueue.model.columns import SHORTEST_LENGTH, error_text
 
-many = settings(max_examples=100, deadline=None, database=None)
 
-
-@many
+@settings(max_examples=100, deadline=None, database=None)
 @given(st.text(st.characters()), st.integers(0, 300), st.integers(SHORTEST_LENGTH, 1_000))
 def test_a_kept_error_is_never_too_long_and_has_both_ends(
     text: str, times: int, length: int

@@ -16,7 +16,7 @@ from sa_jobqueue.wakeups.watcher import Alarm, Pace
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give a clock that the test sets."""
-    made = SimpleNamespace(now=1_000.0, monotonic=lambda: made.now)
+    made: Any = SimpleNamespace(now=1_000.0, monotonic=lambda: made.now)
     monkeypatch.setattr(watcher, "time", made)
     return made
 
