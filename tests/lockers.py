@@ -6,7 +6,6 @@ import os
 import signal
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
@@ -75,12 +74,7 @@ class Locker:
     def __enter__(self) -> Locker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self._pipe.close()
         self.process.close()
