@@ -9,7 +9,6 @@ import shlex
 import signal
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -22,20 +21,19 @@ from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
 from tests.support import make_engine, until
 
-from .followed import Reader, free_ports, need_curl, part, reader
+from .followed import (
+    Reader,
+    begin_migrations,
+    divided,
+    free_ports,
+    need_curl,
+    part,
+    reader,
+    shown,
+)
 from .markdown import code_blocks, page, run
 
 pytestmark = pytest.mark.timeout(400)
-
-#: What makes a folder a project of Alembic's; the page's own files are beside it.
-ALEMBIC = {
-    "alembic.ini": "[alembic]\nscript_location = migrations\nprepend_sys_path = .\n",
-    "migrations/script.py.mako": "",
-    "migrations/versions/0001_tables.py": (
-        "revision, down_revision = '0001', None\ndef upgrade(): pass\ndef downgrade(): pass\n"
-    ),
-}
-
 
 #: The module that pages take for granted.
 SHOP = """
@@ -67,28 +65,11 @@ def send(email: Email) -> None:
 """
 
 
-def shown(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
-
-
 @pytest.fixture
 def database(fresh_database: URL) -> Iterator[Engine]:
     engine = make_engine(fresh_database)
     yield engine
     engine.dispose()
-
-
-def begin_migrations(following: Reader, module: str) -> None:
-    """Write what Alembic and the tutorial give a project, with the first migration done."""
-    (environment,) = (
-        block
-        for block in code_blocks(page("docs/tutorial-fastapi.md"), "python")
-        if block.startswith("# migrations/env.py")
-    )
-    for name, content in ALEMBIC.items():
-        following.write(name, content)
-    following.write("migrations/env.py", environment.replace("from models", f"from {module}"))
-    following.run("alembic stamp 0001")
 
 
 # The pages
@@ -136,7 +117,7 @@ def test_the_index_of_a_slow_claim_is_built_again(
     howto = page("docs/howto-slow-claim.md")
     with reader(tmp_path, environment={"DATABASE_URL": shown(fresh_database)}) as following:
         following.write("shop.py", SHOP)
-        begin_migrations(following, "shop")
+        begin_migrations(following, "from shop import Base, engine")
         following.run("python -c 'from shop import *; Base.metadata.create_all(engine)'")
         with database.begin() as connection:
             connection.execute(text("DROP INDEX ix_email_claim"))
@@ -187,7 +168,7 @@ def test_the_old_orders_of_a_large_table_become_no_jobs(
             page("docs/howto-adopt-a-large-table.md"), "Write the migration with"
         )
         following.follow(model)
-        begin_migrations(following, "models")
+        begin_migrations(following, "from models import Base, engine")
 
         following.follow(migration)
 
@@ -300,9 +281,3 @@ def all_twenty_are_counted(address: str) -> bool:
     assert "pid=" not in found
     finished = 'jobqueue_events_total{event="finished",queue="email"} 20.0'
     return finished in found and 'jobqueue_due_jobs{queue="email"} 0.0' in found
-
-
-def divided(text: str, *beginnings: str) -> list[str]:
-    """Divide a page before lines that begin so."""
-    places = [0, *(text.index(f"\n{beginning}") for beginning in beginnings), len(text)]
-    return [text[begin:end] for begin, end in pairwise(places)]

@@ -13,7 +13,6 @@ from sqlalchemy import URL, Engine, NullPool, create_engine, event, insert, sele
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli import cli
-from sa_jobqueue.dialects import database_of_engine
 from sa_jobqueue.doctor import Report, Severity, examine
 from tests.cutting_proxy import FOR_UPDATE, SKIP_LOCKED, CuttingProxy
 from tests.support import SERVERS, make_engine, variables_hidden
@@ -144,8 +143,11 @@ def test_a_storage_engine_without_row_locks_is_an_error(engine: Engine) -> None:
 
 @pytest.mark.only_on("mysql")
 @pytest.mark.usefixtures("mails")
-def test_without_skip_locked_the_second_connection_waits_in_vain(engine: Engine) -> None:
-    database_of_engine(engine).skip_locked = False  # as before MySQL 8.0.1
+def test_without_skip_locked_the_second_connection_waits_in_vain(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before MySQL 8.0.1."""
+    monkeypatch.setattr("sa_jobqueue.dialects.mysql.MySQL.at_least", lambda *_: False)
 
     rows = proved(engine)[0]
 

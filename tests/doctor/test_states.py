@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.dialects import database_of_engine
 from sa_jobqueue.doctor import Finding, Severity
 from tests.models import Base as Models
 from tests.models import Message
 from tests.servers import DATABASES
-from tests.support import until
+from tests.support import is_like, until
 
 from .models import (
     Base,
@@ -190,8 +189,7 @@ def test_a_state_that_harms_claims_is_found(
 
     (finding,) = found(engine, queue, said.partition("[")[2].partition("]")[0])
 
-    pattern = ".*".join(re.escape(part.strip()) for part in said.split(" .. "))
-    assert re.match(pattern, str(finding), re.DOTALL), f"{finding} is not like {said}"
+    assert is_like(str(finding), said)
 
 
 @pytest.mark.only_on("sqlite")
@@ -203,13 +201,45 @@ def test_what_the_other_checks_need_is_the_only_finding(engine: Engine) -> None:
     assert [each.check for each in (*unable, *absent)] == ["strategy", "table"]
 
 
-def test_an_index_that_is_short_is_found_in_a_full_table_too(engine: Engine) -> None:
-    replace_index(engine, "claim", "status, id")
-    add_mails(engine, 5_000)
+OF_RECIPIENT = JobQueue(
+    Mail, Mail.recipient == "r", order_by=(Mail.recipient.desc(), Mail.priority)
+)
+BY_CHANNEL = JobQueue(Message, Message.channel == "sms")
 
-    (finding,) = found(engine, Mail, "index")
 
-    assert finding.severity is ERROR
+@pytest.mark.by_turns(*DATABASES)
+@pytest.mark.parametrize(
+    ("queue", "columns", "fits"),
+    [
+        (JobQueue(Mail), "status, priority, id, recipient", True),
+        (JobQueue(Mail), "status, priority DESC, id DESC", True),
+        (JobQueue(Mail), "status", False),
+        (JobQueue(Mail), "status, id, priority", False),
+        (JobQueue(Mail), "status, priority DESC, id", False),
+        (JobQueue(Mail), "status, owner, priority, id", False),
+        (JobQueue(Mail), "priority, id", False),
+        (OF_RECIPIENT, "status, recipient, priority, id", True),
+        (OF_RECIPIENT, "recipient, status, priority, id", True),
+        (OF_RECIPIENT, "status, priority, recipient, id", True),
+        (OF_RECIPIENT, "status, priority, id", True),
+        (OF_RECIPIENT, "status, touched, priority, id", False),
+        (JobQueue(Mail, order_by=func.lower(Mail.recipient)), "status, id", False),
+        (BY_CHANNEL, "channel, message_status, sequence DESC, id", True),
+        (BY_CHANNEL, "message_status, channel, sequence DESC, id", True),
+    ],
+)
+def test_an_index_fits_that_leads_to_the_jobs_in_order(
+    engine: Engine, queue: JobQueue[Any], columns: str, fits: bool
+) -> None:
+    entity = Message if queue is BY_CHANNEL else Mail
+    Models.metadata.create_all(engine)
+    replace_index(engine, "claim", columns, of=entity)
+
+    misfits = [each for each in found(engine, queue, "index") if each.severity is ERROR]
+
+    assert (misfits == []) is fits
+    if entity is Message:
+        Message.__table__.drop(engine)  # type: ignore[attr-defined]  # it is a Table
 
 
 @pytest.mark.only_on("postgresql")
@@ -294,8 +324,9 @@ def test_plans_in_a_form_that_nobody_knows_are_no_verdict(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of TiDB, for which assume_locks() was called."""
-    examination = type(database_of_engine(engine).examination())
-    monkeypatch.setattr(examination, "explain_words", "EXPLAIN FORMAT=JSON")
+    for name in ("InnoDBExamination", "MySQLExamination"):
+        words = f"sa_jobqueue.dialects.examination.innodb.{name}.explain_words"
+        monkeypatch.setattr(words, "EXPLAIN FORMAT=JSON")
 
     (finding,) = found(engine, Mail, "index")
 
