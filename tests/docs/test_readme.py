@@ -12,15 +12,7 @@ import sys
 from configparser import ConfigParser
 from pathlib import Path
 
-import pytest
-
-from sa_jobqueue.dialects import Database
-from sa_jobqueue.dialects.mariadb import MariaDB
-from sa_jobqueue.dialects.mysql import MySQL
-from sa_jobqueue.dialects.postgresql import PostgreSQL
-from sa_jobqueue.dialects.sqlite import SQLite
-
-from .markdown import ROOT, code_blocks, page, table
+from .markdown import ROOT, code_blocks, page
 
 DEMO = "python3 -m venv .venv && .venv/bin/pip install -e '.[cli]' && .venv/bin/sa-jobqueue demo"
 TEST = "python3 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox"
@@ -88,21 +80,3 @@ def test_the_code_of_the_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == [
         "to anna@example.org",
     ]
-
-
-@pytest.mark.parametrize(
-    ("database", "versions"),
-    [
-        (PostgreSQL, "13 and later"),
-        (MySQL, "5.7"),
-        (MariaDB, "10.3"),
-        (SQLite, "3.35 and later"),
-    ],
-)
-def test_the_table_of_databases_has_the_oldest_versions_that_are_served(
-    database: type[Database], versions: str
-) -> None:
-    rows = [row for row in table(README, "database") if database.title in row["database"]]
-
-    assert versions.split(" ")[0] == ".".join(map(str, database.minimum))
-    assert any(versions in row["versions"] for row in rows)
