@@ -76,23 +76,6 @@ def test_no_modules_import_each_other_directly_or_by_way_of_others() -> None:
     TopologicalSorter({module: imports(module, at_load=True) for module in SOURCES}).prepare()
 
 
-def test_the_name_of_a_dialect_is_read_in_dialects_only() -> None:
-    read = [
-        f"{module}:{node.lineno}: ask the Database for a capability"
-        for module in SOURCES
-        if package_of(module) != "dialects"
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.Attribute) and node.attr == "name" and _is_dialect(node.value)
-    ]
-
-    assert read == []
-
-
-def _is_dialect(node: ast.expr) -> bool:
-    name = getattr(node, "attr", None) or getattr(node, "id", None)
-    return name == "dialect"
-
-
 def test_pages_link_to_files_that_are_there() -> None:
     broken = [
         (path.name, target)

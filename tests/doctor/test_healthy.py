@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Column, Engine, Integer, NullPool, String, event, insert, select, text
+from sqlalchemy import URL, Column, Engine, Integer, event, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, declarative_base
 
@@ -108,24 +108,6 @@ def test_one_index_serves_equality_range_and_key_of_a_plain_class(
 
     assert report.findings == ()
     assert "ix_due (kind, mailed, id) fits the claim" in [fact.message for fact in report.facts]
-
-
-@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
-@pytest.mark.parametrize("name", ["100%", "it's", 'say "so"', "$sa$", "a:b"])
-def test_the_indexes_of_a_queue_of_any_name_are_known(fresh_database: URL, name: str) -> None:
-    engine = make_engine(fresh_database, poolclass=NullPool)
-    base = declarative_base()
-    body = {
-        "__tablename__": f"mails {name}",
-        "__queue_args__": {"per_key": "account"},
-        "id": Column(Integer, primary_key=True),
-        "account": Column(name, String(20)),
-    }
-    mail: Any = type("Mail", (JobMixin.named(status=f"{name} status"), base), body)
-    base.metadata.create_all(engine)
-
-    assert unwell(engine, JobQueue(mail, serial_by=mail.account)) == []
-    engine.dispose()
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -77,12 +77,17 @@ MIXINS = (JobMixin, PriorityMixin, ScheduleMixin, RetryMixin)
 @contextmanager
 def migrating(engine: Engine, **opts: Any) -> Iterator[Operations]:
     """Give Alembic's op, in a transaction as its env.py would begin it."""
-    with engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"transaction_per_migration": True, **opts}
-        )
-        with context.begin_transaction(_per_migration=True):
-            yield Operations(context)
+    with engine.connect() as connection, in_context(connection, **opts) as op:
+        yield op
+
+
+@contextmanager
+def in_context(connection: Connection, **opts: Any) -> Iterator[Operations]:
+    context = MigrationContext.configure(
+        connection, opts={"transaction_per_migration": True, **opts}
+    )
+    with context.begin_transaction(_per_migration=True):
+        yield Operations(context)
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, event, insert
-from sqlalchemy.orm import Mapped, declarative_base, mapped_column
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Uuid, event, insert
 
 from sa_jobqueue.migration import backfill
 from tests.migration.support import ORDERS, Broken, insert_orders, migrating, scalar
@@ -49,38 +48,31 @@ def test_an_interrupted_run_is_continued_behind_its_committed_batches(
 
 
 @pytest.mark.by_turns("mysql", "mariadb")
-def test_keys_of_several_columns_are_walked_in_their_order(engine: Engine) -> None:
-    table = Table(
-        "orders",
-        MetaData(),
-        Column("tenant", String(10), primary_key=True),
-        Column("number", Integer, primary_key=True, autoincrement=False),
-        Column("note", String(10)),
-    )
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        (
+            [
+                Column("tenant", String(10), primary_key=True),
+                Column("number", Integer, primary_key=True),
+            ],
+            [{"tenant": f"t{row % 5}", "number": row} for row in range(50)],
+        ),
+        ([Column("id", Uuid, primary_key=True)], [{"id": uuid.uuid4()} for _ in range(50)]),
+    ],
+    ids=["several columns", "UUIDs"],
+)
+def test_any_key_is_walked_in_its_order(
+    engine: Engine, key: list[Column[Any]], rows: list[dict[str, Any]]
+) -> None:
+    columns = [column._copy() for column in key]
+    table = Table("orders", MetaData(), *columns, Column("note", String(10)))
     table.create(engine)
-    rows = [{"tenant": f"t{tenant}", "number": n} for tenant in range(5) for n in range(20)]
     with engine.begin() as connection:
         connection.execute(insert(table), rows)
 
     with migrating(engine) as op:
         written = backfill(op, "orders", "note IS NULL", values={"note": "old"}, batch=7)
-
-    assert (written, notes(engine)) == (100, 100)
-
-
-@pytest.mark.by_turns("mysql", "mariadb")
-def test_keys_may_be_uuids(engine: Engine) -> None:
-    class Keyed(declarative_base()):  # type: ignore[misc]  # a call
-        __tablename__ = "orders"
-        id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
-        note: Mapped[str | None] = mapped_column(String(10))
-
-    Keyed.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(insert(Keyed), [{"id": uuid.uuid4()} for _ in range(50)])
-
-    with migrating(engine) as op:
-        written = backfill(op, Keyed, "note IS NULL", values={"note": "old"}, batch=7)
 
     assert (written, notes(engine)) == (50, 50)
 

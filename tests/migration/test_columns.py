@@ -26,7 +26,6 @@ from sa_jobqueue import (
     JobMixin,
     PriorityMixin,
     RoundMixin,
-    ScheduleMixin,
     claim,
     complete,
     start_round,
@@ -66,18 +65,18 @@ from tests.support import SERVERS, make_engine, statements_seen
 
 
 @pytest.mark.parametrize(
-    ("existing_rows", "jobs"),
+    ("table", "existing_rows", "jobs"),
     [
-        ("done", []),
-        ("unclaimed", [1, 2, 3, 4]),
-        ("amount >= 3 AND note LIKE 'at 10:3%'", [4]),  # no job where it is NULL
-        (ORDERS.c.amount >= 3, [3, 4]),
-        (Order.amount >= 3, [3, 4]),
+        ("orders", "done", []),
+        ("orders", "unclaimed", [1, 2, 3, 4]),
+        ("orders", "amount >= 3 AND note LIKE 'at 10:3%'", [4]),  # no job where it is NULL
+        ("orders", ORDERS.c.amount >= 3, [3, 4]),
+        (Order, Order.amount >= 3, [3, 4]),
     ],
     ids=["done", "unclaimed", "text", "table", "entity"],
 )
 def test_rows_that_were_there_are_jobs_only_where_the_migration_says_so(
-    shop: Engine, fresh_database: URL, existing_rows: Any, jobs: list[int]
+    shop: Engine, fresh_database: URL, table: Any, existing_rows: Any, jobs: list[int]
 ) -> None:
     insert_orders(shop, [1, 2, 3])
     with shop.begin() as connection:
@@ -86,7 +85,7 @@ def test_rows_that_were_there_are_jobs_only_where_the_migration_says_so(
     with before_it.connect() as connection:
         connection.execute(select(ORDERS)).all()
 
-    make_queue(shop, existing_rows)
+    make_queue(shop, existing_rows, table=table)
     insert_orders(shop, [5])
     insert_orders(before_it, [6])
 
@@ -100,7 +99,7 @@ def test_rows_that_were_there_are_jobs_only_where_the_migration_says_so(
     }
     assert claimed(shop) == [*jobs, 5, 6]
 
-    unmake_queue(shop)
+    unmake_queue(shop, table=table)
 
     assert differences(shop, ORDERS.metadata) == []
     assert scalar(shop, "SELECT COUNT(*) FROM orders") == 6
@@ -207,49 +206,6 @@ def test_a_script_that_would_need_a_database_is_refused(
 
 
 # How a table is named
-
-SHIPPED: Any = (JobMixin.named(status="job_status"), ScheduleMixin)
-
-
-class OtherBase(DeclarativeBase):
-    metadata = MetaData(naming_convention={"ix": "idx_%(table_name)s_%(constraint_name)s"})
-
-
-class Shipment(*SHIPPED, OtherBase):  # type: ignore[misc]  # calls
-    __tablename__ = "shipments_of_all_the_goods_of_the_northern_depots"
-    __queue_args__ = {  # noqa: RUF012 - as users write it
-        "equality": ["depot"],
-        "order_by": ["weight desc"],
-        "per_key": [("depot", "weight")],
-        "failed_index": True,
-    }
-    id: Mapped[int] = mapped_column(primary_key=True)
-    depot: Mapped[int]
-    weight: Mapped[int]
-
-
-@pytest.mark.parametrize("is_class", [True, False])
-def test_a_table_is_named_by_its_name_or_its_class(engine: Engine, is_class: bool) -> None:
-    """The names of its indexes are longer than any server takes."""
-    name = Shipment.__tablename__
-    table: Any = Shipment if is_class else name
-    mixins = () if is_class else SHIPPED
-    args = None if is_class else Shipment.__queue_args__
-    numbers = "id INTEGER NOT NULL PRIMARY KEY, depot INTEGER NOT NULL, weight INTEGER NOT NULL"
-    execute(engine, f"CREATE TABLE {name} ({numbers})")
-
-    with statements_seen(engine) as seen:
-        for _ in range(2):
-            with migrating(engine, target_metadata=OtherBase.metadata) as op:
-                add_job_columns(op, table, *mixins, existing_rows="done", queue_args=args)
-                create_job_indexes(op, table, *mixins, queue_args=args)
-
-    assert differences(engine, OtherBase.metadata) == []
-    assert len([one for one in seen if one.startswith("CREATE INDEX")]) == 4
-    with migrating(engine) as op:
-        drop_job_indexes(op, Shipment)
-        drop_job_columns(op, Shipment)
-    assert column_names(engine, name) == ["id", "depot", "weight"]
 
 
 @pytest.mark.only_on(*SERVERS)

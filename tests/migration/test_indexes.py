@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import (
     Connection,
     Engine,
+    MetaData,
     event,
     func,
     inspect,
@@ -135,6 +136,18 @@ def test_an_index_is_recognized_however_the_database_prints_it(
             create_job_indexes(op, "orders", JobMixin, queue_args=args)
 
     assert len([one for one in seen if one.startswith("CREATE INDEX")]) == 2
+
+
+def test_an_index_is_named_by_the_convention_of_the_environment(queue: Engine) -> None:
+    named = MetaData(naming_convention={"ix": "idx_%(table_name)s_%(constraint_name)s"})
+
+    with statements_seen(queue) as seen:
+        for _ in range(2):
+            with migrating(queue, target_metadata=named) as op:
+                create_job_indexes(op, "orders", *MIXINS)
+
+    assert len([one for one in seen if one.startswith("CREATE INDEX")]) == 2
+    assert index_names(queue) == {"idx_orders_claim", "idx_orders_reap"}
 
 
 # For queues of one's own

@@ -24,8 +24,6 @@ from sa_jobqueue.migration import (
 )
 from tests.migration.support import (
     Order,
-    adopt,
-    column_names,
     index_names,
     insert_orders,
     migrating,
@@ -123,20 +121,6 @@ def test_the_next_run_ends_a_build_or_a_drop_that_was_abandoned(queue: Engine) -
 
 
 # Tables
-
-
-@pytest.mark.by_turns("mysql", "mariadb")
-def test_a_migration_gives_up_on_a_table_that_others_lock_and_changes_nothing(shop: Engine) -> None:
-    before = column_names(shop)
-    insert_orders(shop, [1])
-
-    with shop.connect() as reader:
-        reader.execute(text("SELECT * FROM orders"))  # a long report
-        with pytest.raises(LockTimeout, match="run the migration again"):
-            adopt(shop, "done", patience=SHORT)
-        insert_orders(shop, [2])  # no writer waits behind the migration any more
-
-    assert column_names(shop) == before
 
 
 @pytest.mark.by_turns("mysql", "mariadb")

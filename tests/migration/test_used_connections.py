@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,58 +43,45 @@ def environment_that_reads_first(engine: Engine) -> Iterator[Operations]:
         connection.execute(text("SELECT 1"))
         context = MigrationContext.configure(connection, opts={"transaction_per_migration": True})
         with context.begin_transaction():
-            yield Operations(context)
+            op = Operations(context)
+            op.get_bind().commit()
+            yield op
         connection.commit()
 
 
+ON_SQLITE = pytest.mark.only_on("sqlite")
+SINCE_312 = pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
+
+
 @pytest.mark.by_turns("mysql", "mariadb")
-@pytest.mark.parametrize("environment", [environment_that_reads_first, migrating])
-def test_after_a_commit_of_the_migration_a_table_becomes_a_queue(
-    shop: Engine, environment: Callable[[Engine], Any]
-) -> None:
-    insert_orders(shop, range(3))
-
-    with environment(shop) as op:
-        op.get_bind().commit()
-        add_job_columns(op, "orders", JobMixin, existing_rows="amount = 1")
-        create_job_indexes(op, "orders", JobMixin)
-        backfill(op, "orders", "amount = 2", values={"note": "old"})
-        patiently(op, lambda: op.create_index("ix_note", "orders", ["note"]))
-        tune_storage(op, "orders")
-        op.execute(text("INSERT INTO orders (amount) VALUES (7)"))  # committed, too
-
-    assert index_names(shop) == {*BOTH, "ix_note"}
-    assert scalar(shop, "SELECT count(*) FROM orders WHERE status = 'unclaimed'") == 2
-    assert scalar(shop, "SELECT count(*) FROM orders WHERE note = 'old'") == 1
-
-
-@pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize(
-    "begin",
+    ("environment", "begin"),
     [
-        "listener",
-        pytest.param(
-            "autocommit",
-            marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12"),
-        ),
+        (environment_that_reads_first, "driver"),
+        (migrating, "driver"),
+        pytest.param(migrating, "listener", marks=ON_SQLITE),
+        pytest.param(migrating, "autocommit", marks=[ON_SQLITE, SINCE_312]),
     ],
 )
 def test_a_table_becomes_a_queue_whoever_begins_its_transactions(
-    fresh_database: URL, monkeypatch: pytest.MonkeyPatch, begin: str
+    fresh_database: URL, monkeypatch: pytest.MonkeyPatch, environment: Any, begin: str
 ) -> None:
     monkeypatch.setitem(SQLITE, "begin", begin)
-    engine = make_engine(fresh_database, poolclass=NullPool)
-    ORDERS.create(engine)
-    insert_orders(engine, range(3))
+    shop = make_engine(fresh_database, poolclass=NullPool)
+    ORDERS.create(shop)
+    insert_orders(shop, range(3))
 
-    with migrating(engine) as op:
+    with environment(shop) as op:
         add_job_columns(op, "orders", *MIXINS, existing_rows="amount = 1")
         create_job_indexes(op, "orders", *MIXINS)
         backfill(op, "orders", "amount = 2", values={"note": "old"})
-        op.execute(text("INSERT INTO orders (amount, attempts) VALUES (7, 0)"))
+        patiently(op, lambda: op.create_index("ix_note", "orders", ["note"]))
+        tune_storage(op, "orders")
+        op.execute(text("INSERT INTO orders (amount, attempts) VALUES (7, 0)"))  # committed, too
 
-    assert index_names(engine) == BOTH
-    assert claimed(engine) == [1, 7]
+    assert index_names(shop) == {*BOTH, "ix_note"}
+    assert claimed(shop) == [1, 7]
+    assert scalar(shop, "SELECT count(*) FROM orders WHERE note = 'old'") == 1
 
 
 @pytest.mark.by_turns("mysql", "mariadb")
