@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 import sa_jobqueue
-from sa_jobqueue import claim, complete, enqueue, fail, reap, release
+from sa_jobqueue import claim, complete, enqueue, fail
 from sa_jobqueue.bulk import FileLog, LoadState
 from sa_jobqueue.migration import patiently
 from tests.migration.support import migrating
@@ -164,13 +164,10 @@ def test_retries_delays_a_job_and_brings_a_dead_one_back(
     with Session(engine, expire_on_commit=False) as session:
         (task,) = add_tasks(session, "bert")
         names = {**taken_for_granted, "session": session, "Email": Task, "send": send}
-        before = datetime.now(UTC)
 
         names = run(f"{queue}\n{service}", **names)
 
-        session.refresh(task)
-        due = task.run_at.replace(tzinfo=task.run_at.tzinfo or UTC)
-        assert timedelta(seconds=4) < due - before < timedelta(seconds=15)
+        assert (task.status, task.attempts) == ("unclaimed", 1)
         sa_jobqueue.retry(session, sa_jobqueue.cancel(session, task))
         task.max_attempts = 1
         session.commit()
@@ -252,7 +249,6 @@ def test_partitions_makes_adds_and_drops_days(
 # One job for each key
 
 FOREVER, FOREVER_USE, UNFINISHED, PARTIAL, BACK, FRESH = code_of("unique")
-FORCE = timedelta(0)
 
 
 def add(session: Session, entity: Any, *documents: int) -> None:
@@ -278,52 +274,41 @@ def test_unique_inserts_one_job_for_each_key(
     assert sorted(users) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("block", [UNFINISHED, PARTIAL], ids=["column", "index"])
-def test_unique_has_one_unfinished_job_for_each_key(
+@pytest.mark.parametrize("block", [UNFINISHED, PARTIAL, FRESH], ids=["column", "index", "fresh"])
+def test_unique_has_one_unfinished_job_for_each_key_or_one_beside_a_job_that_runs(
     taken_for_granted: dict[str, Any], engine: Engine, block: str, db_alias: str
 ) -> None:
     if block == PARTIAL and db_alias in ("mysql", "mariadb"):
         pytest.skip("no partial indexes")
     entity = made(block, taken_for_granted)["Base"].__subclasses__()[-1]
-    with Session(engine, expire_on_commit=False) as session:
-        add(session, entity, 1, 2, 1)
-        first = claim(session, entity, owner="w")
-        add(session, entity, 1)
-        assert documents(session, entity) == [(1, "claimed"), (2, "unclaimed")]
-        release(session, first)
-        complete(session, claim(session, entity, owner="w"))
-        add(session, entity, 1, 1)
-        assert documents(session, entity) == [(1, "done"), (2, "unclaimed"), (1, "unclaimed")]
-
-        # A failed job with a successor stays where it is.
-        fail(session, claim(session, entity, owner="w", limit=2))
-        add(session, entity, 2)
-        before = documents(session, entity)
-        if db_alias == "sqlite":  # its driver begins nothing before a SAVEPOINT
-            session.connection().exec_driver_sql("BEGIN")
-        names = {"Reindex": entity, "IntegrityError": IntegrityError, "session": session}
-        exec(BACK, {**taken_for_granted, **names})
-        session.commit()
-        assert documents(session, entity)[1] == before[1] == (2, "failed")
-
-
-def test_unique_has_one_unclaimed_job_for_each_key_while_another_runs(
-    taken_for_granted: dict[str, Any], engine: Engine
-) -> None:
-    entity = made(FRESH, taken_for_granted)["Base"].__subclasses__()[-1]
+    beside = [(1, "unclaimed")] * (block == FRESH)
     with Session(engine, expire_on_commit=False) as session:
         add(session, entity, 1, 1)
         running = claim(session, entity, owner="w")
         add(session, entity, 1, 1)
-        assert documents(session, entity) == [(1, "claimed"), (1, "unclaimed")]
+        assert documents(session, entity) == [(1, "claimed"), *beside]
 
-        with pytest.raises(IntegrityError), session.begin_nested():
-            release(session, running)
-        fail(session, running)
+        fail(session, running)  # which does not fail where another waits
         session.commit()
-        claim(session, entity, owner="w", limit=2)
+        done = claim(session, entity, owner="w", limit=2)
+        complete(session, done)
+        add(session, entity, 1, 1)
+        assert documents(session, entity)[-1] == (1, "unclaimed")
+
+
+def test_unique_leaves_a_failed_job_where_it_is_if_it_has_a_successor(
+    taken_for_granted: dict[str, Any], engine: Engine
+) -> None:
+    names = made(UNFINISHED, taken_for_granted)
+    entity = names["Base"].__subclasses__()[-1]
+    with Session(engine, expire_on_commit=False) as session:
+        add(session, entity, 1, 2)
+        fail(session, claim(session, entity, owner="w", limit=2))
         add(session, entity, 1)
-        reap(session, entity, max_runtime=FORCE)
+        if engine.dialect.name == "sqlite":  # its driver begins nothing before a SAVEPOINT
+            session.connection().exec_driver_sql("BEGIN")
+
+        exec(BACK, {**names, "IntegrityError": IntegrityError, "session": session})
         session.commit()
 
-        assert documents(session, entity) == [(1, "unclaimed")] * 3
+        assert documents(session, entity) == [(1, "failed"), (2, "unclaimed"), (1, "unclaimed")]

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from urllib.error import URLError
@@ -15,11 +14,10 @@ from urllib.request import urlopen
 
 import pytest
 from sqlalchemy import URL, Column, DateTime, Engine, Integer, MetaData, Table, insert, text
-from sqlalchemy.orm import Session
 
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
-from tests.support import make_engine, until
+from tests.support import until
 
 from .followed import (
     Reader,
@@ -31,7 +29,7 @@ from .followed import (
     reader,
     shown,
 )
-from .markdown import code_blocks, page, run
+from .markdown import code_blocks, page
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -63,13 +61,6 @@ outbox = JobQueue(Email)
 def send(email: Email) -> None:
     pass
 """
-
-
-@pytest.fixture
-def database(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    yield engine
-    engine.dispose()
 
 
 # The pages
@@ -112,14 +103,14 @@ def test_a_load_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.only_on("postgresql")
 def test_the_index_of_a_slow_claim_is_built_again(
-    database: Engine, fresh_database: URL, tmp_path: Path
+    engine: Engine, fresh_database: URL, tmp_path: Path
 ) -> None:
     howto = page("docs/howto-slow-claim.md")
     with reader(tmp_path, environment={"DATABASE_URL": shown(fresh_database)}) as following:
         following.write("shop.py", SHOP)
         begin_migrations(following, "from shop import Base, engine")
         following.run("python -c 'from shop import *; Base.metadata.create_all(engine)'")
-        with database.begin() as connection:
+        with engine.begin() as connection:
             connection.execute(text("DROP INDEX ix_email_claim"))
 
         following.follow(howto)
@@ -153,11 +144,11 @@ ORDERS = Table(
 
 @pytest.mark.only_on("postgresql")
 def test_the_old_orders_of_a_large_table_become_no_jobs(
-    database: Engine, fresh_database: URL, tmp_path: Path
+    engine: Engine, fresh_database: URL, tmp_path: Path
 ) -> None:
     rows = 10_000
-    ORDERS.create(database)
-    with database.begin() as connection:
+    ORDERS.create(engine)
+    with engine.begin() as connection:
         shipped = datetime(2020, 1, 1)
         connection.execute(
             insert(ORDERS),
@@ -173,13 +164,13 @@ def test_the_old_orders_of_a_large_table_become_no_jobs(
         following.follow(migration)
 
         following.run("alembic downgrade 0001")
-    with database.connect() as connection:
+    with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM orders")) == rows
 
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.xdist_group("pgbouncer")
-def test_a_worker_runs_on_pgbouncer(database: Engine, fresh_database: URL, tmp_path: Path) -> None:
+def test_a_worker_runs_on_pgbouncer(engine: Engine, fresh_database: URL, tmp_path: Path) -> None:
     howto = page("docs/howto-pgbouncer.md")
     try:
         with transaction_pooler(fresh_database) as pooled:
@@ -244,32 +235,25 @@ def stop_while_a_job_runs(following: Reader, command: str) -> None:
     ],
 )
 def test_the_programs_of_the_page_serve_counts_and_depth(
-    heading: str, command: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heading: str, command: str | None, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DATABASE_URL", raising=False)
     ports = free_ports("9100")
     replaced = {**ports, "/run/shop": str(tmp_path / "counts")}
     with reader(
         tmp_path, replaced=replaced, environment={"SA_JOBQUEUE_URL": "sqlite:///shop.db"}
     ) as following:
         following.write("shop/queues.py", SHOP)
-        insert_twenty()
+        following.run(
+            "python -c 'from shop.queues import *; from sqlalchemy.orm import Session\n"
+            "Base.metadata.create_all(engine); s = Session(engine)\n"
+            "s.add_all([Email() for _ in range(20)]); s.commit()'"
+        )
 
         following.follow(part(page("docs/observability.md"), heading))
         if command is not None:
             following.terminals.append(following.open_terminal(command))
 
         until(lambda: all_twenty_are_counted(f"http://127.0.0.1:{ports['9100']}/metrics"), 60)
-
-
-def insert_twenty() -> None:
-    """Insert twenty jobs into the database of that module."""
-    names = run(SHOP)
-    names["Base"].metadata.create_all(names["engine"])
-    with Session(names["engine"]) as session, session.begin():
-        session.add_all([names["Email"]() for _ in range(20)])
-    names["engine"].dispose()
 
 
 def all_twenty_are_counted(address: str) -> bool:

@@ -86,7 +86,7 @@ def replace_index(
 ) -> None:
     """Replace an index of a model; without columns, drop it."""
     table = of.__tablename__
-    name = f"ix_{table}_{purpose}"
+    name = "ix_due" if of is Subscription else f"ix_{table}_{purpose}"
     of_table = "" if engine.dialect.name in ("postgresql", "sqlite") else f" ON {table}"
     run(engine, f"DROP INDEX {name}{of_table}")
     if columns:

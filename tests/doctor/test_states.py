@@ -207,6 +207,9 @@ OF_RECIPIENT = JobQueue(
 BY_CHANNEL = JobQueue(Message, Message.channel == "sms")
 
 
+KIND, MAILED, KEY = Subscription.kind, Subscription.mailed, Subscription.id
+
+
 @pytest.mark.by_turns(*DATABASES)
 @pytest.mark.parametrize(
     ("queue", "columns", "fits"),
@@ -226,20 +229,34 @@ BY_CHANNEL = JobQueue(Message, Message.channel == "sms")
         (JobQueue(Mail, order_by=func.lower(Mail.recipient)), "status, id", False),
         (BY_CHANNEL, "channel, message_status, sequence DESC, id", True),
         (BY_CHANNEL, "message_status, channel, sequence DESC, id", True),
+        *(
+            pytest.param(queue, columns, fits, marks=ON_POSTGRESQL)
+            for queue, columns, fits in [
+                (advisory(), "kind, mailed", True),
+                (advisory(), "kind, id", False),
+                (advisory(), "kind", False),
+                (advisory(KIND == 1), "kind", True),
+                (advisory(order_by=MAILED), "kind, mailed, id", True),
+                (advisory(order_by=[MAILED.desc(), KEY.desc()]), "kind, mailed, id", True),
+                (advisory(KIND == 1, MAILED == 0, order_by=KEY), "kind, mailed, id", True),
+                (advisory(KIND == 1, MAILED.between(0, 7)), "kind, mailed, id", True),
+                (advisory(order_by=(KIND, MAILED)), "kind, mailed, id", True),
+            ]
+        ),
     ],
 )
 def test_an_index_fits_that_leads_to_the_jobs_in_order(
     engine: Engine, queue: JobQueue[Any], columns: str, fits: bool
 ) -> None:
-    entity = Message if queue is BY_CHANNEL else Mail
-    Models.metadata.create_all(engine)
-    replace_index(engine, "claim", columns, of=entity)
+    for base in (Base, Models):
+        base.metadata.create_all(engine)
+    replace_index(engine, "claim", columns, of=queue.entity)
 
     misfits = [each for each in found(engine, queue, "index") if each.severity is ERROR]
 
     assert (misfits == []) is fits
-    if entity is Message:
-        Message.__table__.drop(engine)  # type: ignore[attr-defined]  # it is a Table
+    if queue.entity is Message:
+        Models.metadata.tables["message"].drop(engine)
 
 
 @pytest.mark.only_on("postgresql")

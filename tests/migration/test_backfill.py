@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Uuid, event, insert
 
 from sa_jobqueue.migration import backfill
-from tests.migration.support import ORDERS, Broken, insert_orders, migrating, scalar
+from tests.migration.support import ORDERS, Broken, insert_orders, migrate, migrating, scalar
 from tests.support import statements_seen
 
 
@@ -71,8 +71,7 @@ def test_any_key_is_walked_in_its_order(
     with engine.begin() as connection:
         connection.execute(insert(table), rows)
 
-    with migrating(engine) as op:
-        written = backfill(op, "orders", "note IS NULL", values={"note": "old"}, batch=7)
+    written = migrate(engine, backfill, "orders", "note IS NULL", values={"note": "old"}, batch=7)
 
     assert (written, notes(engine)) == (50, 50)
 

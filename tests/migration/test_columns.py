@@ -245,20 +245,15 @@ class Mailing(RoundMixin, RoundBase):
     note: Mapped[str | None] = mapped_column(ORDERS.c.note.type)
 
 
-@pytest.mark.parametrize("table", ["orders", Mailing])
 @pytest.mark.by_turns("mysql", "mariadb")
-def test_rows_that_were_there_are_in_no_round_until_one_is_started(
-    shop: Engine, table: Any
-) -> None:
+def test_the_round_mixin_alone_asks_for_nothing(shop: Engine) -> None:
     insert_orders(shop, [1, 2, 3])
 
     for _ in range(2):  # the table of the rounds may be there already
-        make_queue(shop, None, RoundMixin, table=table)
+        make_queue(shop, None, RoundMixin, table=Mailing)
 
     assert differences(shop, RoundBase.metadata) == []
     assert start_round(shop, Mailing, Mailing.amount > 1) == 1
-    unmake_queue(shop, RoundMixin)
-    assert differences(shop, ORDERS.metadata) == []
 
 
 # What a migration by hand, and SQLite, need

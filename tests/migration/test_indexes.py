@@ -40,6 +40,7 @@ from tests.migration.support import (
     execute,
     index_names,
     insert_orders,
+    migrate,
     migrating,
     scalar,
     writing_script,
@@ -229,8 +230,7 @@ def test_an_invalid_index_that_was_left_behind_is_built_anew(queue: Engine) -> N
     ):
         connection.execute(text(f"CREATE UNIQUE INDEX CONCURRENTLY {CLAIM} ON orders (amount)"))
 
-    with migrating(queue) as op:
-        create_job_indexes(op, Order)
+    migrate(queue, create_job_indexes, Order)
 
     valid = "SELECT bool_and(indisvalid) FROM pg_index WHERE indrelid = 'orders'::regclass"
     assert scalar(queue, valid) is True
@@ -243,8 +243,7 @@ def test_an_invalid_index_that_was_left_behind_is_built_anew(queue: Engine) -> N
 @pytest.fixture
 def served(queue: Engine) -> Engine:
     """A queue whose claim index is in use."""
-    with migrating(queue) as op:
-        create_job_indexes(op, "orders", *MIXINS)
+    migrate(queue, create_job_indexes, "orders", *MIXINS)
     return queue
 
 
@@ -283,8 +282,7 @@ def test_claims_have_an_index_at_every_moment_of_a_replacement(
     assert len(seen) >= 2
     assert all(seen)
     assert columns_of(served, CLAIM) == ["note", "status", "amount", "id"]
-    with migrating(served) as op:
-        drop_job_indexes(op, "orders")
+    migrate(served, drop_job_indexes, "orders")
     assert index_names(served) == set()
 
 
@@ -328,8 +326,7 @@ def test_a_script_builds_the_new_index_beside_the_old_one(engine_name: str, swap
 @pytest.mark.by_turns("mysql", "mariadb")
 def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine) -> None:
     def make(columns: list[str], name: str = "ix_own", **options: Any) -> None:
-        with migrating(queue) as op:
-            create_index_online(op, name, "orders", columns, **options)
+        migrate(queue, create_index_online, name, "orders", columns, **options)
 
     make(["note"])
     make(["note"], "ix_own_new")
@@ -343,8 +340,7 @@ def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine)
         ArgumentError, match=r"ix_own \(note\).* need UNIQUE \(note\): replace=True"
     ):
         make(["note"], unique=True)
-    with migrating(queue) as op:
-        drop_index_online(op, "ix_own", table_name="orders")
+    migrate(queue, drop_index_online, "ix_own", table_name="orders")
     assert index_names(queue) == {"ix_own_new"}
 
 

@@ -25,6 +25,7 @@ from tests.migration.support import (
     column_names,
     execute,
     index_names,
+    migrate,
     migrating,
     scalar,
 )
@@ -157,8 +158,7 @@ def test_the_indexes_of_partitions_are_replaced_and_named_as_before(engine: Engi
     adopt(engine)
     before = [index_names(engine, name) for name in names]
 
-    with migrating(engine) as op:
-        create_job_indexes(op, "parcels", queue_args={"equality": "day"}, replace=True)
+    migrate(engine, create_job_indexes, "parcels", queue_args={"equality": "day"}, replace=True)
 
     assert index_names(engine, "parcels") == {"ix_parcels_claim", "ix_parcels_reap"}
     assert [index_names(engine, name) for name in names] == before
@@ -180,8 +180,7 @@ def test_a_table_that_has_no_partition_yet_becomes_a_queue(
     assert "parcels has 0 partitions" in caplog.text
     for named in ("parcels_0", "parcels"):  # each partition needs the parameters of its own
         assert scalar(engine, OPTIONS.format("parcels_1")) is None
-        with migrating(engine) as op:
-            tune_storage(op, named)
+        migrate(engine, tune_storage, named)
         assert "fillfactor=90" in scalar(engine, OPTIONS.format("parcels_0"))
     assert "fillfactor=90" in scalar(engine, OPTIONS.format("parcels_1"))
 
@@ -192,8 +191,7 @@ def test_the_page_says_how_a_partition_is_made_that_is_tuned_already(engine: Eng
     execute(engine, "CREATE TABLE orders (id int, day date) PARTITION BY RANGE (day)", made)
     before = scalar(engine, OPTIONS.format("orders_2032"))
 
-    with migrating(engine) as op:
-        tune_storage(op, "orders")
+    migrate(engine, tune_storage, "orders")
 
     assert sorted(scalar(engine, OPTIONS.format("orders_2032"))) == sorted(before)
 
@@ -217,7 +215,6 @@ def test_storage_parameters_are_set_and_reset(shop: Engine) -> None:
         "autovacuum_analyze_threshold=500",
     }
 
-    with migrating(shop) as op:
-        reset_storage(op, "orders")
+    migrate(shop, reset_storage, "orders")
 
     assert scalar(shop, OPTIONS.format("orders")) is None
