@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sa_jobqueue import claim
 from tests.support import SERVERS
 
 from .followed import begin_migrations, divided, reader, shown
-from .markdown import code_blocks, page, run
+from .markdown import code_blocks, page
 
 PAGE = page("docs/adopting.md")
 
@@ -132,18 +131,3 @@ def test_the_steps_of_the_page_lose_nothing_and_do_nothing_twice(
         with engine.begin() as connection:
             connection.execute(text("DROP TABLE delivered"))
         following.run("alembic check")
-
-
-@pytest.mark.only_on("postgresql")
-def test_the_pages_columns_of_ones_own_serve(engine: Engine) -> None:
-    (parcels,) = (block for block in code_blocks(PAGE, "python") if "class Parcel" in block)
-    names = run(parcels)
-    names["Base"].metadata.create_all(engine)
-    with Session(engine, expire_on_commit=False) as session:
-        now = datetime.now(UTC).replace(tzinfo=None)
-        session.add_all([names["Parcel"](weight=weight, created=now) for weight in (1, 9)])
-        session.commit()
-
-        (parcel,) = claim(session, names["Parcel"], owner="w")
-
-        assert (parcel.weight, parcel.state) == (9, names["State"].queued)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from time import sleep
 from typing import Any, TypeAlias
@@ -11,23 +11,18 @@ import pytest
 from sqlalchemy import URL, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+import sa_jobqueue
 from sa_jobqueue import (
     JobMixin,
     PriorityMixin,
     RetryMixin,
     ScheduleMixin,
-    cancel,
-    cancel_claimed,
     claim,
     complete,
     enqueue,
-    fail,
     prune,
     reap,
-    release,
-    renew,
     reprioritize,
-    retry,
 )
 from tests.support import MARKING, STRATEGIES, make_engine
 
@@ -61,44 +56,31 @@ class Postcard(JobMixin, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-# The actions: each takes a session and jobs, claimed or not.
-
-
-def nothing(session: Session, jobs: Any) -> None:
-    """Leave claimed jobs claimed."""
-
-
-def take_back(session: Session, jobs: Any) -> None:
-    """Reap by force, whatever the owner."""
-    reap(session, type(jobs[0]), max_runtime=timedelta(0))
-
-
-FINISHES: Mapping[str, Callable[[Session, Any], object]] = {
-    "complete, kept": lambda session, jobs: complete(session, jobs, delete=False),
-    "complete, deleted": lambda session, jobs: complete(session, jobs, delete=True),
-    "fail, attempts remain": lambda session, jobs: fail(session, jobs, error="why"),
-    "fail, attempts used up": lambda session, jobs: fail(session, jobs, error="why"),
-    "fail, no RetryMixin": lambda session, jobs: fail(session, jobs),
-    "release": release,
-    "renew": renew,
-    "cancel_claimed": cancel_claimed,
-    "reap, attempts remain": take_back,
-    "reap, attempts used up": take_back,
-    "reap, no RetryMixin": take_back,
+#: What is done to a claimed job that is to be found in a status.
+GIVEN = {
+    "unclaimed": "release",
+    "claimed": "renew",
+    "done": "complete",
+    "failed": "fail",
+    "cancelled": "cancel_claimed",
 }
-CHANGES: Mapping[str, Callable[[Session, Any], object]] = {
-    "cancel": cancel,
-    "retry": retry,
-    "reprioritize": lambda session, jobs: reprioritize(session, jobs, 5),
-    "prune": lambda session, _: prune(session, Parcel, older_than=timedelta(0)),
-}
-GIVEN: Mapping[str, Callable[[Session, Any], object]] = {
-    "unclaimed": release,
-    "claimed": nothing,
-    "done": complete,
-    "failed": fail,
-    "cancelled": cancel_claimed,
-}
+
+
+def act(session: Session, verb: str, jobs: Any) -> None:
+    """Do what a line says to jobs, claimed or not."""
+    name = verb.partition(",")[0]
+    entity = type(jobs[0])
+    match name:
+        case "complete":
+            complete(session, jobs, delete="deleted" in verb)
+        case "reap":
+            reap(session, entity, max_runtime=timedelta(0))
+        case "prune":
+            prune(session, entity, older_than=timedelta(0))
+        case "reprioritize":
+            reprioritize(session, jobs, 5)
+        case _:
+            getattr(sa_jobqueue, name)(session, jobs)
 
 
 @pytest.fixture
@@ -180,7 +162,7 @@ def claim_and_finish(session: Session, line: Mapping[str, str], strategy: str) -
     if verb != "claim":
         before = read(session, entity) or {}
         sleep(A_MOMENT)
-        FINISHES[verb](session, claimed)
+        act(session, verb, claimed)
     session.commit()
 
     check(line, before, read(session, entity))
@@ -192,12 +174,12 @@ def test_a_change_without_a_claim_writes_what_the_table_says(
 ) -> None:
     insert(session, Parcel, max_attempts=1)
     claimed = claim(session, Parcel, owner=CLAIMER)
-    GIVEN[line["when"]](session, claimed)
+    act(session, GIVEN[line["when"]], claimed)
     session.commit()
     before = read(session, Parcel) or {}
     sleep(A_MOMENT)
 
-    CHANGES[line["verb"]](session, list(claimed))
+    act(session, line["verb"], list(claimed))
     session.commit()
 
     assert before["status"] == line["when"]

@@ -1,4 +1,4 @@
-"""The README's commands are those of CI, its code runs, and its links lead to files here.
+"""The README's code runs, and its links lead to files here.
 
 The package index shows the README, where a relative link leads nowhere.
 """
@@ -13,9 +13,6 @@ from configparser import ConfigParser
 from pathlib import Path
 
 from .markdown import ROOT, code_blocks, page
-
-DEMO = "python3 -m venv .venv && .venv/bin/pip install -e '.[cli]' && .venv/bin/sa-jobqueue demo"
-TEST = "python3 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox"
 
 README = page("README.md")
 
@@ -54,12 +51,6 @@ def test_links_lead_to_files_and_headings() -> None:
         path, _, anchor = file_of(link).partition("#")
         assert (ROOT / path).exists(), link
         assert not anchor or anchor in anchors(page(path)), link
-
-
-def test_the_first_two_commands_are_the_demo_and_the_tests() -> None:
-    commands = [line for block in code_blocks(README, "sh") for line in block.splitlines()]
-
-    assert commands[:2] == [DEMO, TEST]
 
 
 def test_the_code_of_the_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
-"""A table with rows becomes a queue, and none of its rows is taken for a job by accident."""
+"""A table with rows becomes a queue, and none of its rows is taken for a job by accident.
+
+A backfill commits batch by batch, and goes on where it was interrupted.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +17,9 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
+    String,
     Table,
+    Uuid,
     event,
     insert,
     inspect,
@@ -44,6 +50,7 @@ from tests.migration.support import (
     MIXINS,
     ORDERS,
     Base,
+    Broken,
     Order,
     adopt,
     breaks_at,
@@ -53,6 +60,7 @@ from tests.migration.support import (
     execute,
     insert_orders,
     make_queue,
+    migrate,
     migrating,
     scalar,
     statuses,
@@ -175,29 +183,23 @@ def test_what_cannot_work_is_refused_before_anything_is_changed(
 
 
 @pytest.mark.parametrize(
-    ("database", "change", "words"),
+    ("database", "refusal"),
     [
-        (
-            "postgresql",
-            lambda op: add_job_columns(op, "orders", existing_rows="amount > 3"),
-            "written batch by batch.* with a database",
-        ),
-        (
-            "sqlite",
-            lambda op: add_job_columns(op, "orders", existing_rows="done"),
-            "on SQLite.* with a database",
-        ),
+        ("postgresql", refused("written batch by batch.* a database", existing_rows="amount > 3")),
+        ("sqlite", refused("on SQLite.* with a database")),
+        ("mysql", (lambda op: create_job_indexes(op, "orders"), 'key="id"', "")),
         (
             "mysql",
-            lambda op: backfill(op, "orders", "1 = 1", values={"note": "old"}),
-            "backfill of 'orders' .* with a database",
+            (
+                lambda op: backfill(op, "orders", "1 = 1", values={"note": "old"}),
+                "backfill of 'orders' .* with a database",
+                "",
+            ),
         ),
-        ("mysql", lambda op: create_job_indexes(op, "orders"), 'key="id"'),
     ],
 )
-def test_a_script_that_would_need_a_database_is_refused(
-    database: str, change: Callable[[Any], None], words: str
-) -> None:
+def test_a_script_that_would_need_a_database_is_refused(database: str, refusal: Any) -> None:
+    change, words, _ = refusal
     with writing_script(database) as (op, script):
         with pytest.raises(ArgumentError, match=words):
             change(op)
@@ -322,15 +324,15 @@ def test_a_migration_that_was_killed_at_any_statement_is_run_again(
     insert_orders(shop, [1, 2])
     changes = ("ALTER", "CREATE", "DROP", "UPDATE", "LOCK", "COMMIT", "PRAGMA")
 
-    migrations: list[tuple[Callable[[], None], MetaData]] = [
+    ways: list[tuple[Callable[[], None], MetaData]] = [
         (lambda: make_queue(shop, existing_rows), Base.metadata),
         (lambda: unmake_queue(shop), ORDERS.metadata),
     ]
-    for migrate, then in migrations:
+    for way, then in ways:
         stop = 1
-        while breaks_at(shop, stop, migrate, before=changes):
+        while breaks_at(shop, stop, way, before=changes):
             stop += 1
-        migrate()  # killed when all was done, before Alembic recorded the version
+        way()  # killed when all was done, before Alembic recorded the version
 
         assert stop > 1
         assert differences(shop, then) == []
@@ -379,3 +381,83 @@ def test_a_table_of_any_name_becomes_a_queue_and_back(engine: Engine, name: str)
 
     assert column_names(engine, name) == ["id", name, "note"]
     assert len(inspect(engine).get_indexes(name)) == 1
+
+
+# Backfills
+
+
+def notes(engine: Engine) -> int:
+    found: int = scalar(engine, "SELECT COUNT(*) FROM orders WHERE note = 'old'")
+    return found
+
+
+def test_an_interrupted_run_is_continued_behind_its_committed_batches(
+    shop: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    insert_orders(shop, range(100))
+    looked: list[int] = []
+
+    def stop(connection: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if statement.startswith("UPDATE"):
+            looked.append(notes(shop))  # as another connection sees it
+            if len(looked) == 4:
+                raise Broken
+
+    event.listen(shop, "before_cursor_execute", stop)
+    with pytest.raises(Broken), migrating(shop) as op:
+        backfill(op, "orders", ORDERS.c.note.is_(None), values={"note": "old"}, batch=10)
+    event.remove(shop, "before_cursor_execute", stop)
+    assert looked == [0, 10, 20, 30]
+
+    with migrating(shop) as op, caplog.at_level("INFO", "sa_jobqueue"):
+        written = backfill(op, "orders", "note IS NULL", values={"note": "old"}, batch=90)
+
+    assert (written, notes(shop)) == (70, 100)
+    assert [line for line in caplog.messages if "rows written" in line] == [
+        "orders: 60 rows written, 1 batches",
+        "orders: 70 rows written, 2 batches",
+    ]
+
+
+@pytest.mark.by_turns("mysql", "mariadb")
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        (
+            [
+                Column("tenant", String(10), primary_key=True),
+                Column("number", Integer, primary_key=True),
+            ],
+            [{"tenant": f"t{row % 5}", "number": row} for row in range(50)],
+        ),
+        ([Column("id", Uuid, primary_key=True)], [{"id": uuid.uuid4()} for _ in range(50)]),
+    ],
+    ids=["several columns", "UUIDs"],
+)
+def test_any_key_is_walked_in_its_order(
+    engine: Engine, key: list[Column[Any]], rows: list[dict[str, Any]]
+) -> None:
+    columns = [column._copy() for column in key]
+    table = Table("orders", MetaData(), *columns, Column("note", String(10)))
+    table.create(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(table), rows)
+
+    written = migrate(engine, backfill, "orders", "note IS NULL", values={"note": "old"}, batch=7)
+
+    assert (written, notes(engine)) == (50, 50)
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_batch_locks_no_gap_into_which_others_insert(shop: Engine) -> None:
+    insert_orders(shop, range(10))
+    levels: list[str] = []
+    variable = "@@transaction_isolation" if shop.name == "mysql" else "@@tx_isolation"
+
+    with statements_seen(shop) as seen, migrating(shop) as op:
+        backfill(op, "orders", "1 = 1", values={"note": "old"}, pause=timedelta(0))
+        levels.append(scalar(op.get_bind(), f"SELECT {variable}"))
+
+    before = seen[: next(i for i, one in enumerate(seen) if one.startswith("UPDATE"))]
+    assert "SET TRANSACTION ISOLATION LEVEL READ COMMITTED" in before
+    assert levels == ["REPEATABLE-READ"]  # the session's own is as it was
