@@ -98,7 +98,7 @@ def session(db_url: URL) -> Iterator[Session]:
 def read(session: Session, entity: type[Any]) -> State | None:
     """Read the only row as this transaction sees it, or None."""
     row = session.connection().execute(select(entity.__table__)).mappings().one_or_none()
-    return row and {name: row.get(name) for name in COLUMNS}
+    return None if row is None else {name: row.get(name) for name in COLUMNS}
 
 
 def insert(session: Session, entity: type[Any], **values: Any) -> State:
