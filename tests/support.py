@@ -280,3 +280,9 @@ def variables_hidden(engine: Engine) -> Iterator[None]:
     event.listen(engine, "before_cursor_execute", hide, retval=True)
     yield
     event.remove(engine, "before_cursor_execute", hide)
+
+
+def is_like(text: str, parts: str) -> bool:
+    """Tell whether a text begins with these parts, in their order; ".." stands for anything."""
+    pattern = ".*".join(re.escape(part.strip()) for part in parts.split(".. "))
+    return re.match(pattern, text, re.DOTALL) is not None

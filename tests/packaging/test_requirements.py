@@ -1,8 +1,10 @@
-"""tox tests the oldest versions that setup.cfg promises."""
+"""The package imports only what it needs; tox tests the oldest versions that setup.cfg promises."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -52,3 +54,24 @@ def test_the_oldest_version_promised_is_tested(name: str) -> None:
 def without_zeros(version: str) -> str:
     """Write 1.13.0 and 1.13 alike."""
     return re.sub(r"(\.0)+$", "", version)
+
+
+NOT_NEEDED = (
+    *("alembic", "click", "cronsim", "cryptography", "psycopg2", "pymysql", "rich"),
+    *("jinja2", "starlette", "uvicorn"),
+)
+
+
+def test_the_package_imports_sqlalchemy_and_nothing_else_that_is_installed() -> None:
+    hide = f"import sys; sys.modules.update(dict.fromkeys({NOT_NEEDED!r}))"
+
+    imported = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{hide}; import sa_jobqueue"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (imported.returncode, imported.stderr) == (0, "")
