@@ -19,7 +19,6 @@ of a claim are inserted together.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -41,7 +40,7 @@ from sqlalchemy.dialects import sqlite
 
 from ..dialects.clock import as_utc, utc_now
 from ..model.columns import OWNER_LENGTH, timestamp_type
-from ..model.keys import HISTORY, mapping_of_queue
+from ..model.keys import HISTORY, key_json, mapping_of_queue
 from ..model.mapping import any_mapping_of
 from ..model.status import LONGEST_WORD
 from ..sessions.transaction_end import TransactionEnd
@@ -102,7 +101,7 @@ def job_records(
     columns = [table.c[field.name] for field in fields(JobRecord)]
     found = select(*columns).where(
         table.c.queue_table == mapping_of_queue(queue).table.fullname,
-        table.c.job_key == _key_text(key),
+        table.c.job_key == key_json(key)[:KEY_LENGTH],
     )
     rows = connection.execute(found.order_by(table.c.id.desc()).limit(limit))
     return [JobRecord(**{**row._asdict(), "noted_at": as_utc(row.noted_at)}) for row in rows]
@@ -149,20 +148,9 @@ class HistoryTable(Recorder):
         """Do nothing: the rows were committed with the verb, or not at all."""
 
 
-def _key_text(key: tuple[Any, ...]) -> str:
-    return json.dumps(key, default=_text)[:KEY_LENGTH]
-
-
-def _text(value: Any) -> str:
-    """Write what JSON does not know: times as UTC, everything else as its text."""
-    if not isinstance(value, datetime):
-        return str(value)
-    return f"{as_utc(value).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-
-
 def _of_job(job: EventJob) -> dict[str, Any]:
     return {
-        "job_key": _key_text(job.key),
+        "job_key": key_json(job.key)[:KEY_LENGTH],
         "status": job.status,
         "owner": job.owner,
         "owner_date": job.owner_date,

@@ -7,28 +7,17 @@ the column's own type when the job is inserted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from datetime import date, datetime, time
-from decimal import Decimal
+from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import JSON, Enum, Interval, TypeDecorator
 
 from ..errors import ArgumentError
+from ..model.columns import FROM_TEXT
 from ..model.mapping import QueueMapping
 
 #: What an INSERT by enqueue() or a claim writes: other values would make no job that is claimed.
 _OURS = ("status", "owner", "owner_date")
-
-#: How text becomes a value of a column.
-_FROM_TEXT: dict[Any, Callable[[str], Any]] = {
-    datetime: datetime.fromisoformat,
-    date: date.fromisoformat,
-    time: time.fromisoformat,
-    Decimal: Decimal,
-    UUID: UUID,
-}
 
 
 def values_json(mapping: QueueMapping, values: Mapping[str, Any]) -> str:
@@ -85,7 +74,7 @@ def _value(mapping: QueueMapping, name: str, value: Any) -> Any:
         return value
     found: Any
     try:
-        found = _FROM_TEXT[wanted](str(value)) if wanted in _FROM_TEXT else value
+        found = FROM_TEXT[wanted](str(value)) if wanted in FROM_TEXT else value
     except (ValueError, ArithmeticError):
         found = None
     fits = isinstance(found, (float, int) if wanted is float else wanted)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from urllib.parse import urlencode
 from sqlalchemy import Table
 from starlette.responses import Response
 
-from ..control import pause, resume, tables_for
+from ..control import pause, resume
 from ..counts import Listed, count_failed, list_jobs
 from ..counts.count import has_table
 from ..dialects.clock import as_utc
@@ -35,8 +36,8 @@ from ..steering import (
     keys_from,
     keys_without,
     release_jobs,
-    retry_jobs,
     states_of,
+    unless_changed,
 )
 from .door import Problem, Visit, refuse_readers
 from .rendering import reading
@@ -76,7 +77,7 @@ ACTIONS = {
     "retry": Action(
         "retried",
         "Each can be claimed again at once, and its attempts count from 0.",
-        lambda visit, queue: _retry(queue, _previewed(visit, queue, "status")),
+        lambda visit, queue: _as_previewed(visit, queue, "status", queue.retry),
     ),
     "cancel": Action(
         "cancelled",
@@ -87,12 +88,12 @@ ACTIONS = {
         "released",
         "Each is taken from its owner, and can be claimed again at once. A handler that still "
         "runs goes on, and nothing that it finishes is written.",
-        lambda visit, queue: release_jobs(queue, _previewed(visit, queue, "owner")),
+        lambda visit, queue: _as_previewed(visit, queue, "owner", release_jobs(queue)),
     ),
     "reprioritize": Action(
         "reprioritized",
         "The smallest priority is claimed first.",
-        lambda visit, queue: _reprioritize(queue, _priority(visit)),
+        lambda visit, queue: partial(queue.reprioritize, priority=_priority(visit)),
     ),
 }
 
@@ -209,12 +210,7 @@ def _retry_failed(visit: Visit) -> Response:
 def _change_pause(visit: Visit, verb: str) -> Response:
     """Pause or resume; each undoes the other, so nobody is asked."""
     (name, queue), change = visit.queue, {"pause": pause, "resume": resume}[verb]
-    tables = tables_for(None, queue.mapping)
-    with reading(visit.site.engine) as session:
-        if not has_table(session.connection(), tables.pauses):
-            raise refused(f"There is no table {tables.pauses.fullname}.")
-    steering = visit.site.steering(name)
-    changed = steering.run(lambda session: change(session, queue, tables=tables))
+    changed = visit.site.steering(name).run(partial(change, queue=queue))
     visit.log(verb, name, (), [()] if changed else [])
     return visit.redirect(visit.links.queue(name))
 
@@ -247,23 +243,16 @@ def _states(visit: Visit, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key
         return states_of(session, queue, keys)
 
 
-def _retry(queue: JobQueue[Any], statuses: dict[str, str] | None) -> Verb:
-    return queue.retry if statuses is None else retry_jobs(queue, statuses)
-
-
-def _reprioritize(queue: JobQueue[Any], priority: int) -> Verb:
-    return lambda session, jobs: queue.reprioritize(session, jobs, priority)
-
-
-def _previewed(visit: Visit, queue: JobQueue[Any], what: str) -> dict[str, str] | None:
-    """Read what the preview said of the jobs, by the texts of their keys: others are left alone."""
-    keys, values = visit.form.getlist("key"), visit.form.getlist(what)
+def _as_previewed(visit: Visit, queue: JobQueue[Any], role: str, verb: Verb) -> Verb:
+    """Have a verb leave jobs alone that are not as the preview has shown them."""
+    keys, values = visit.form.getlist("key"), visit.form.getlist(role)
     if not values:
-        return None
+        return verb
     if len(values) != len(keys):
-        raise refused(f"The form does not tell the {what} of each job.")
+        raise refused(f"The form does not tell the {role} of each job.")
     texts = [key_text(key_from(queue.mapping, str(key))) for key in keys]
-    return dict(zip(texts, map(str, values), strict=True))
+    seen = dict(zip(texts, map(str, values), strict=True))
+    return unless_changed(queue.mapping, role, seen, verb)
 
 
 class ListedSchedule(NamedTuple):
