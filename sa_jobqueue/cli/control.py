@@ -23,21 +23,21 @@ from .see import pause_text
 R = TypeVar("R")
 
 
-@command(yes_option, json_option)
-def pause(at: Place, yes: bool, as_json: bool) -> None:
+@command(yes_option)
+def pause(at: Place, yes: bool) -> None:
     """Stop all workers from claiming jobs.
 
     Handlers that run finish their jobs.
     """
     ask(f"pause {_names(at)}: {_live(at)} will claim no more of its jobs", yes=yes)
-    _change(at, pause_queue, True, ("is paused", "was paused already"), as_json=as_json)
+    _change(at, pause_queue, "is paused", "was paused already")
 
 
-@command(yes_option, json_option)
-def resume(at: Place, yes: bool, as_json: bool) -> None:
+@command(yes_option)
+def resume(at: Place, yes: bool) -> None:
     """Let workers claim jobs again."""
     ask(f"resume {_names(at)}: {_live(at)} will claim its jobs again", yes=yes)
-    _change(at, resume_queue, False, ("is resumed", "was not paused"), as_json=as_json)
+    _change(at, resume_queue, "is resumed", "was not paused")
 
 
 @command(json_option)
@@ -148,13 +148,8 @@ def _live(at: Place) -> str:
     return f"{text} and {unknown:,} of unknown state" if unknown else text
 
 
-def _change(
-    at: Place, verb: Callable[..., bool], pauses: bool, told: tuple[str, str], *, as_json: bool
-) -> None:
+def _change(at: Place, verb: Callable[..., bool], changed: str, unchanged: str) -> None:
     """Pause or resume each queue; print what this changed."""
-    done = {queue_name(queue): at.write(partial(verb, queue=queue)) for queue in at.queues.values()}
-    if as_json:
-        print_json([{"queue": it, "paused": pauses, "changed": done[it]} for it in done])
-        return
-    for name, changed in done.items():
-        click.echo(f"{name} {told[not changed]}")
+    for queue in at.queues.values():
+        told = changed if at.write(partial(verb, queue=queue)) else unchanged
+        click.echo(f"{queue_name(queue)} {told}")

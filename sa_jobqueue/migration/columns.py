@@ -32,7 +32,7 @@ from sqlalchemy.sql.expression import ColumnClause
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from ..dialects.clock import LONG_AGO
-from ..dialects.schema_changes import AddColumns, DropColumns, SetDefault
+from ..dialects.schema_changes import add_columns, drop_columns, set_default
 from ..errors import ArgumentError
 from ..model.columns import round_table, same_kind
 from ..model.mapping import QueueMapping
@@ -121,7 +121,7 @@ def drop_job_columns(
             columns = [column for column in columns if column.name in existing]
         ending = runner.changes.instant(drop=True)
         groups = _together(runner, columns)
-        statements = [DropColumns(queue.table, group, ending=ending) for group in groups]
+        statements = [drop_columns(queue.table, group, ending=ending) for group in groups]
         runner.change(statements, what=f"{queue.table.description}: DROP COLUMN")
         if with_rounds:
             rounds = round_table(queue)
@@ -230,9 +230,9 @@ class _Adoption:
         changes, table = self.runner.changes, self.queue.table
         ending = changes.instant()
         groups = _together(self.runner, [self._first(each) for each in self._missing()])
-        statements: list[Any] = [AddColumns(table, group, ending=ending) for group in groups]
+        statements: list[Any] = [add_columns(table, group, ending=ending) for group in groups]
         if changes.sets_defaults:
-            statements += [SetDefault(column, ending=ending) for column in self._constants]
+            statements += [set_default(table, column, ending=ending) for column in self._constants]
         self.runner.change(statements, what=f"{table.description}: ADD COLUMN", locked=table)
         if not changes.sets_defaults:
             self._edit_defaults()

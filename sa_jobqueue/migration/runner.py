@@ -23,7 +23,7 @@ from sqlalchemy.types import NullType
 
 from ..ages import duration_text
 from ..dialects import Database, database_of, database_of_dialect, is_lock_timeout, is_transient
-from ..dialects.schema_changes import SchemaChanges, SetStorage
+from ..dialects.schema_changes import SchemaChanges, alter_table
 from ..errors import ArgumentError, LockTimeout
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from ..model.mixins import JobMixin, QueueColumns
@@ -381,22 +381,23 @@ def tune_storage(
             for new versions of their rows.
         dead_rows: how many changed rows start autovacuum and autoanalyze.
     """
-    _alter(op, table, schema, fillfactor=fillfactor, dead_rows=dead_rows)
+    runner = Runner(op)
+    values = runner.changes.storage_of_queue(fillfactor=fillfactor, dead_rows=dead_rows)
+    new = ", ".join(f"{name} = {value}" for name, value in values.items())
+    _alter(runner, bare_table(table, schema), f"SET ({new})" if new else None)
 
 
 def reset_storage(op: Op, table: AnyTable, *, schema: str | None = None) -> None:
     """Undo :func:`tune_storage`: restore the server's defaults."""
-    _alter(op, table, schema, reset=True, fillfactor=0, dead_rows=0)
-
-
-def _alter(
-    op: Op, table: AnyTable, schema: str | None, *, reset: bool = False, **values: int
-) -> None:
     runner = Runner(op)
-    parameters = runner.changes.storage_of_queue(**values)
-    if not parameters:
+    names = runner.changes.storage_of_queue(fillfactor=0, dead_rows=0)
+    _alter(runner, bare_table(table, schema), f"RESET ({', '.join(names)})" if names else None)
+
+
+def _alter(runner: Runner, whole: Table, change: str | None) -> None:
+    """Change the storage of a table, or of its partitions; None: the database needs no change."""
+    if change is None:
         return
-    whole = bare_table(table, schema)
     parts = runner.partitions_of(whole)
     if parts is not None:
         later = (
@@ -404,4 +405,4 @@ def _alter(
         )
         log.info("%s has %d partitions, %s too", whole.description, len(parts), later)
     for part in [whole] if parts is None else parts:
-        runner.run(SetStorage(part, parameters, reset=reset))
+        runner.run(alter_table(part, lambda _: [change]))

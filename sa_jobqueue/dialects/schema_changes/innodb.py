@@ -25,7 +25,7 @@ from sqlalchemy.schema import ExecutableDDLElement
 from ..capabilities import Version
 from ..connections import call_for, dedicated_connection, driver_errors
 from ..innodb import PROCESS_LIST, waiting_at_most
-from . import DropIndexByAlter, LockTable, SchemaChanges
+from . import SchemaChanges, Statement, drop_index_by_alter
 
 log = logging.getLogger("sa_jobqueue.migration")
 
@@ -74,18 +74,18 @@ class InnoDBSchemaChanges(SchemaChanges):
 
     def drop_index(self, index: Index, connection: Connection | None) -> ExecutableDDLElement:
         # MariaDB's DROP INDEX has no clause that lets others write.
-        added = _for_references(index, connection)
-        return DropIndexByAlter(index, added=added, ending=_ONLINE)
+        return drop_index_by_alter(index, _for_references(index, connection), ending=_ONLINE)
 
     def swap(
         self, index: Index, built: Index, connection: Connection | None
     ) -> list[ExecutableDDLElement]:
         added = _for_references(index, connection)
-        return [DropIndexByAlter(index, built=built, added=added, ending=_ONLINE)]
+        return [drop_index_by_alter(index, added, built=built, ending=_ONLINE)]
 
     def table_lock(self, table: Table) -> tuple[ExecutableDDLElement, str] | None:
         # Each change commits. A transaction that reads the table in between blocks the next change.
-        return LockTable(table), "UNLOCK TABLES"
+        lock = Statement(lambda to: f"LOCK TABLES {to.preparer.format_table(table)} WRITE")
+        return lock, "UNLOCK TABLES"
 
     def longest_wait(self, connection: Connection) -> timedelta:
         return timedelta(seconds=1)
