@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from urllib.parse import urlencode
@@ -65,12 +66,8 @@ def web(
         )
     found = listening.getsockname()[1]
     click.echo(f"http://{in_address(host)}:{found}/?{urlencode({TOKEN: token})}")
-    try:
+    with suppress(KeyboardInterrupt):  # uvicorn has stopped, and raises the signal again
         uvicorn.Server(config).run([listening])
-    except KeyboardInterrupt:
-        pass  # uvicorn has stopped, and raises the signal again
-    finally:
-        site.state.site.samples.stop()
 
 
 @command(

@@ -166,17 +166,13 @@ class _Adoption:
     def check(self) -> None:
         """Refuse what cannot work, before anything is changed."""
         runner, given = self.runner, self.existing_rows
-        if given is ...:  # as autogenerate writes it; type checkers refuse it, too
-            raise ArgumentError(
+        if given is ... or (given is None and self._status is not None):
+            raise ArgumentError(  # the dots are autogenerate's; type checkers refuse them, too
                 "the migration does not say yet what becomes of the rows that "
                 f"{self.queue.table.description!r} has: replace the dots of existing_rows=... by "
                 '"done", so that none becomes a job, by "unclaimed", so that each does, or by a '
-                'criterion for those that do, as in existing_rows="shipped_at IS NULL"'
-            )
-        if self._status is not None and given is None:
-            raise ArgumentError(
-                "existing_rows=None is for mixins without a status; say what happens to the rows "
-                'that are there: "done", "unclaimed", or a criterion for the rows that become jobs'
+                'criterion for those that do, as in existing_rows="shipped_at IS NULL"; '
+                "existing_rows=None is for mixins without a status"
             )
         by_default = runner.changes.sets_defaults or not self._constants
         if runner.offline and not (by_default and self._criterion is None):

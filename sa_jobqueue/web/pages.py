@@ -51,7 +51,6 @@ def show_queue(visit: Visit) -> Response:
     seen = visit.site.overview(name).get(name)
     if seen is None:
         return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
-    visit.site.samples.look()
     which = _listed(visit.asked.get("show"), seen)
     has_priority = queue.mapping.has("priority")
     return visit.page(
@@ -219,7 +218,6 @@ def show_overview(visit: Visit) -> Response:
     """Show how full and how late the queues are."""
     site = visit.site
     seen = site.overview()
-    site.samples.look(seen)
     drawn = {name: plots(visit, name, 120, 28) for name in seen}
     missing = [name for name in site.queues if name not in seen]
     return visit.page("overview", seen=seen, plots=drawn, missing=missing)
