@@ -28,7 +28,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from sqlalchemy import ColumnElement, Executable, Row
 from sqlalchemy.engine import Dialect
 
-from .counts.position import position_in, waiting_time_in
+from .counts.position import position, waiting_time
 from .counts.stats import QueueStats, count_jobs, overview
 from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
@@ -543,11 +543,11 @@ class JobQueue(Generic[T]):
 
     def position(self, session: AnySession, job: Any) -> int | None:
         """Return the position of a job in this queue; see :func:`sa_jobqueue.position`."""
-        return position_in(session, self, job)
+        return position(session, job, self)
 
     def waiting_time(self, session: AnySession, job: Any) -> timedelta | None:
         """Estimate how long a job still waits; see :func:`sa_jobqueue.waiting_time`."""
-        return waiting_time_in(session, self, job)
+        return waiting_time(session, job, self)
 
     def statuses_left_by(self, verb: str) -> tuple[str, ...]:
         """Return the statuses that jobs of this queue have before a verb, in the table's words.

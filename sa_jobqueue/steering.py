@@ -195,15 +195,19 @@ def keys_from(mapping: QueueMapping, texts: Iterable[str]) -> list[Key]:
     return list(dict.fromkeys(key_from(mapping, text) for text in texts))
 
 
-def key_from(mapping: QueueMapping, text: str) -> Key:
+def key_from(mapping: QueueMapping, text: str, *before: Column[Any]) -> Key:
     """Read a primary key.
+
+    Args:
+        before: columns whose values stand before those of the key.
 
     Raises:
         ArgumentError: it is no key of the table.
     """
+    columns = (*before, *mapping.keys)
     try:
-        parts = _parts(text) if len(mapping.keys) > 1 else [text]
-        return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
+        parts = _parts(text) if len(columns) > 1 else [text]
+        return tuple(_value(*pair) for pair in zip(columns, parts, strict=True))
     except (ValueError, ArithmeticError, LookupError, StopIteration) as error:
         names = ",".join(column.name for column in mapping.keys)
         raise ArgumentError(f"{text!r} is no key of {mapping}, which is {names}") from error

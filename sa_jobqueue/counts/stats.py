@@ -114,6 +114,7 @@ def _described(
         if tables not in controls:
             controls[tables] = _read_controls(tables, writer.connection)
         pauses, workers = controls[tables] or ({}, None)
+        ours = None if workers is None else tuple(it for it in workers if queue.name in it.queues)
         sorting = not spec.in_index_order
         with writer.database.without_table_scans(writer.connection, sorting=sorting):
             due, oldest, next_due = read_waiting(spec, writer)
@@ -129,14 +130,8 @@ def _described(
                 cancelled=count_unsuccessful(spec, writer, CANCELLED),
                 rate=finish_rate(queue, writer) if rated else None,
                 paused=pauses.get(queue.name),
-                workers=_of_queue(queue.name, workers),
+                workers=ours,
             )
-
-
-def _of_queue(name: str, workers: list[WorkerInfo] | None) -> tuple[WorkerInfo, ...] | None:
-    if workers is None:
-        return None
-    return tuple(worker for worker in workers if name in worker.queues)
 
 
 def _read_controls(tables: ControlTables | None, connection: Connection) -> _Controls | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -28,9 +27,6 @@ from .rendering import Plot, from_path, plot, reading
 
 #: How many jobs a page lists.
 PAGE = 50
-
-#: The largest number of a position: that of a round.
-LARGEST = 2**31 - 1
 
 #: The title of each list, and the verbs for its ticked jobs.
 TABS = {
@@ -111,32 +107,20 @@ def _list(visit: Visit, queue: JobQueue[Any], which: Listed) -> dict[str, Any]:
 def _next_page(queue: JobQueue[Any], which: Listed, job: ListedJob) -> str:
     """Return the query of the page behind a job."""
     values = [getattr(job, role) for role in sorted_by(queue, which)]
-    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
-    after = json.dumps([*plain, key_text(job.key)])
-    return "?" + urlencode({"show": which.value, "after": after})
+    return "?" + urlencode({"show": which.value, "after": key_text((*values, *job.key))})
 
 
 def _job_before(queue: JobQueue[Any], which: Listed, text: str | None) -> ListedJob | None:
     """Read the last job of the page before; what is none of this list raises a Problem."""
     if text is None:
         return None
+    roles = sorted_by(queue, which)
     try:
-        *values, key = json.loads(text)
-        if not isinstance(key, str):
-            raise TypeError(key)
-        named = zip(sorted_by(queue, which), values, strict=True)
-        read = {role: _value(role, value) for role, value in named}
-        return ListedJob(key_from(queue.mapping, key), **read)
-    except (ValueError, TypeError, OverflowError, RecursionError, ArgumentError) as error:
+        read = key_from(queue.mapping, text, *map(queue.mapping.column, roles))
+        values = [as_utc(value) if isinstance(value, datetime) else value for value in read]
+    except (ArgumentError, OverflowError) as error:
         raise Problem(404, "Nothing is here", "There is no such page of the list.") from error
-
-
-def _value(role: str, value: Any) -> Any:
-    if role in ("owner_date", "run_at"):
-        return as_utc(datetime.fromisoformat(value))
-    if type(value) is not int or abs(value) > LARGEST:
-        raise ValueError(value)
-    return value
+    return ListedJob(read[len(roles) :], **dict(zip(roles, values, strict=False)))
 
 
 #: How many records of the history are shown.

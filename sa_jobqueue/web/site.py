@@ -23,7 +23,7 @@ from ..errors import ArgumentError
 from ..model.keys import beside, queue_name, queues_by_name
 from ..queue import JobQueue, job_queue_of
 from ..steering import Steering
-from .rendering import TIME_LIMIT, reading, reading_again
+from .rendering import TIME_LIMIT, reading
 
 #: How old the last sample of a queue is when another one is kept: several visitors are as one.
 EVERY = timedelta(seconds=5)
@@ -140,7 +140,7 @@ class Site:
         with self._examining:  # who comes meanwhile gets the same report
             kept = self._reports.get(name)
             if kept is None or kept.age > (SOONEST if again else OLDEST):
-                with reading_again(self.engine) as session:
+                with reading(self.engine) as session:
                     report = examine(session, self.queues[name])
                 kept = self._reports[name] = KeptReport(report, time.monotonic())
             return kept
