@@ -178,8 +178,7 @@ class Runner:
         def attempt() -> None:
             self._run_all(changes.begins)
             try:
-                with changes.limited_table_wait(self.connection):
-                    change()
+                change()
             except BaseException:
                 self._run_all([*ends, *changes.fails])
                 raise
@@ -246,7 +245,7 @@ def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PAT
         patiently(op, lambda: op.drop_column("orders", "locked_at"))
 
     Everybody who comes later waits behind a change that waits. Therefore the change waits for
-    half a second, gives up, and tries again, until it has the lock or patience ends. It commits
+    a second at most, gives up, and tries again, until it has the lock or patience ends. It commits
     by itself, and with it whatever the migration did before.
 
     Args:

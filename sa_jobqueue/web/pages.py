@@ -117,7 +117,7 @@ def _job_before(queue: JobQueue[Any], which: Listed, text: str | None) -> Listed
     roles = sorted_by(queue, which)
     try:
         read = key_from(queue.mapping, text, *map(queue.mapping.column, roles))
-        values = [as_utc(value) if isinstance(value, datetime) else value for value in read]
+        values: list[Any] = [as_utc(it) if isinstance(it, datetime) else it for it in read]
     except (ArgumentError, OverflowError) as error:
         raise Problem(404, "Nothing is here", "There is no such page of the list.") from error
     return ListedJob(read[len(roles) :], **dict(zip(roles, values, strict=False)))

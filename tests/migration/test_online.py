@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -17,7 +16,6 @@ from alembic import command
 from sqlalchemy import (
     URL,
     Column,
-    Connection,
     Engine,
     String,
     event,
@@ -26,9 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import LockTimeout
-from sa_jobqueue.dialects import database_of, is_lock_timeout
 from sa_jobqueue.migration import add_job_columns, patiently
-from tests.contract.asyncio.support import make_async_engine
 from tests.migration.support import (
     alembic_config,
     column_names,
@@ -36,7 +32,6 @@ from tests.migration.support import (
     migrating,
     scalar,
 )
-from tests.running import ASYNC_DRIVERS
 from tests.support import SERVERS, make_engine
 
 #: Existing rows: in each run, and with --full.
@@ -217,42 +212,3 @@ def test_a_change_of_the_users_own_is_tried_until_the_table_is_free_and_commits(
 
     assert len(tries) == 1 + waits
     assert "region" not in column_names(shop)
-
-
-@pytest.mark.by_turns("mysql", "mariadb")
-@pytest.mark.only_on("mysql", "mariadb")
-@pytest.mark.parametrize("is_async", [False, True])
-def test_the_migration_ends_a_wait_for_a_table_lock_before_the_server_does(
-    shop: Engine, recwarn: pytest.WarningsRecorder, is_async: bool
-) -> None:
-    """The server counts whole seconds: all later statements would wait for a second."""
-    limit = 20
-
-    def wait_briefly(waiting: Connection) -> None:
-        waiting.execute(text(f"SET lock_wait_timeout = {limit}"))
-        database = database_of(waiting)
-        brief = database.schema_changes().limited_table_wait(waiting)
-        began = time.monotonic()
-        with pytest.raises(DBAPIError) as ended, brief:
-            waiting.execute(text("LOCK TABLES orders WRITE"))
-
-        assert time.monotonic() - began < limit / 2
-        assert is_lock_timeout(ended.value)
-        with database.schema_changes().limited_table_wait(waiting):  # long work is not interrupted
-            assert waiting.scalar(text("SELECT SLEEP(0.8)")) == 0
-
-    async def migrate() -> None:
-        engine = make_async_engine(shop.url, ASYNC_DRIVERS[shop.url.get_backend_name()])
-        async with engine.connect() as connection:
-            await connection.run_sync(wait_briefly)
-        await engine.dispose()
-
-    with shop.connect() as reader:
-        reader.execute(text("SELECT * FROM orders"))
-        if is_async:
-            asyncio.run(migrate())
-        else:
-            with shop.connect() as connection:
-                wait_briefly(connection)
-
-    assert not recwarn.list

@@ -108,14 +108,6 @@ class SchemaChanges:
         """
         return nullcontext()
 
-    def limited_table_wait(self, connection: Connection) -> AbstractContextManager[None]:
-        """Inside, interrupt a statement that waits for a table's lock.
-
-        For databases whose shortest setting is too long. The statement's error is the
-        same as that of the setting: see :meth:`Capabilities.meanings`.
-        """
-        return nullcontext()
-
     def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
         """Return schema and name of each partition with rows; None: the table has no partitions."""
         return None
