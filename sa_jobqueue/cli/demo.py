@@ -10,18 +10,15 @@ that did the work.
 from __future__ import annotations
 
 import multiprocessing
-import random
 import signal
-import string
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import click
 from rich.console import Console
-from sqlalchemy import Engine, String, create_engine, func, inspect, make_url, select
+from sqlalchemy import Engine, create_engine, func, inspect, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -45,11 +42,13 @@ class Base(DeclarativeBase):
 
 
 class Record(JobMixin, Base):
-    """A job: random letters."""
+    """A job."""
 
     __tablename__ = "record"
     id: Mapped[int] = mapped_column(primary_key=True)
-    d: Mapped[str] = mapped_column(String(64), index=True)
+
+
+RECORDS = JobQueue(Record)
 
 
 class Inserted(Base):
@@ -192,8 +191,7 @@ def produce(engine: Engine, _: bool) -> bool:
     """Insert rows, and log them in the same transaction."""
 
     def insert(session: Session) -> None:
-        letters = (random.choices(string.ascii_lowercase, k=64) for _ in range(ROWS_PER_COMMIT))
-        records = [Record(d="".join(text)) for text in letters]
+        records = [Record() for _ in range(ROWS_PER_COMMIT)]
         session.add_all(records)
         session.flush()
         session.add_all(Inserted(record_id=record.id) for record in records)
@@ -203,26 +201,19 @@ def produce(engine: Engine, _: bool) -> bool:
 
 
 def consume(engine: Engine, draining: bool) -> bool:
-    """Claim the rows of a random letter, in a drain all rows; finish and log them."""
-    queue = queue_of("" if draining else random.choice(string.ascii_lowercase))
+    """Claim rows; finish and log them."""
     owner = multiprocessing.current_process().name
     claimed = run_with_retries(
-        engine, lambda session: queue.claim(session, owner=owner, limit=BATCH)
+        engine, lambda session: RECORDS.claim(session, owner=owner, limit=BATCH)
     )
 
     def finish(session: Session) -> None:
         session.add_all(Finished(record_id=record.id) for record in claimed)
-        queue.complete(session, claimed)
+        RECORDS.complete(session, claimed)
 
     if claimed:
         run_with_retries(engine, finish)
     return bool(claimed) or not draining
-
-
-@cache
-def queue_of(letter: str) -> JobQueue[Record]:
-    """Return the queue of the rows that begin with a letter, or of all rows."""
-    return JobQueue(Record, Record.d.like(f"{letter}%"))
 
 
 def prove(engine: Engine, console: Console) -> None:

@@ -144,9 +144,8 @@ class Recorder(ABC):
             writer: the connection of the verb; None: the event has no transaction.
         """
 
-    @abstractmethod
-    def ended(self, number: str, end: TransactionEnd) -> None:
-        """Note how the transaction of an event has ended."""
+    def ended(self, number: str, end: TransactionEnd) -> None:  # noqa: B027 - not all care
+        """Note how the transaction of an event has ended; by default nothing is done."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.keys import HISTORY, key_json, mapping_of_queue
 from ..model.mapping import any_mapping_of
 from ..model.status import LONGEST_WORD
-from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer
 from .event import Event, EventJob, Recorder
 from .listeners import add_listener, remove_listener
@@ -143,9 +142,6 @@ class HistoryTable(Recorder):
         }
         rows = [{**row, **_of_job(job)} for job in event.jobs]
         writer.connection.execute(insert(self.table).values(noted_at=utc_now()), rows)
-
-    def ended(self, number: str, end: TransactionEnd) -> None:
-        """Do nothing: the rows were committed with the verb, or not at all."""
 
 
 def _of_job(job: EventJob) -> dict[str, Any]:
