@@ -13,8 +13,9 @@
 The functions of the package are the same verbs, without a JobQueue. Keep the JobQueue where you
 claim often: a claim with it takes about a millisecond less Python.
 
-A new verb is a function in ``verbs/``, its name in :data:`VERBS`, and a method here and in
-``asyncio/``. ``tests/unit/test_verbs.py`` names what is missing.
+A new verb is a function in ``verbs/``, and a method here and in ``asyncio/``: the method has the
+function's parameters, except those that the queue states already. ``tests/unit/test_verbs.py``
+names what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from sqlalchemy import ColumnElement, Executable, Row
 from sqlalchemy.engine import Dialect
 
-from .counts.position import position, waiting_time
+from .counts.position import position_in, waiting_time_in
 from .counts.stats import QueueStats, count_jobs, overview
 from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
@@ -59,29 +60,6 @@ from .verbs.turn import turn_in_one
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
-
-#: The verbs of a job's life, in its order. :mod:`sa_jobqueue` and :mod:`sa_jobqueue.asyncio`
-#: have each as a function, JobQueue, AsyncJobQueue and the queue of a workflow's step as a
-#: method: the method has the function's parameters, except those that the queue states already.
-VERBS = (
-    "enqueue",
-    "claim",
-    "claimed_by",
-    "renew",
-    "complete",
-    "fail",
-    "release",
-    "cancel_claimed",
-    "reap",
-    "cancel",
-    "retry",
-    "reprioritize",
-    "prune",
-    "count_by_status",
-    "stats",
-    "position",
-    "waiting_time",
-)
 
 
 @dataclass(frozen=True)
@@ -543,11 +521,11 @@ class JobQueue(Generic[T]):
 
     def position(self, session: AnySession, job: Any) -> int | None:
         """Return the position of a job in this queue; see :func:`sa_jobqueue.position`."""
-        return position(session, job, self)
+        return position_in(session, self, job)
 
     def waiting_time(self, session: AnySession, job: Any) -> timedelta | None:
         """Estimate how long a job still waits; see :func:`sa_jobqueue.waiting_time`."""
-        return waiting_time(session, job, self)
+        return waiting_time_in(session, self, job)
 
     def statuses_left_by(self, verb: str) -> tuple[str, ...]:
         """Return the statuses that jobs of this queue have before a verb, in the table's words.

@@ -39,36 +39,29 @@ from .stats import finish_rate, has_rate, no_rate
 MOST_LOOKS = 10
 
 
-def position(session: AnySession, job: Any, queue: Any = None) -> int | None:
+def position(session: AnySession, job: Any) -> int | None:
     """Return the position of a job in claim order: 1 is the next job.
 
     Args:
         session: the caller's session; pending changes are flushed, nothing is committed.
-        job: an entity, or a fence.
-        queue: where the job is counted, such as a :class:`JobQueue` with criteria or an order of
-            its own; by default in the queue of its class.
+        job: an entity, or a fence. The job is counted in the queue of its class; for claims
+            with criteria or an order of their own, ask the :class:`JobQueue`.
 
     Returns:
         None for a job that is claimed, finished, not yet due or deleted, or that criteria of
         the session's hooks hide.
 
     Raises:
-        ArgumentError: an entity that is not in the database, or not of the queue's class.
+        ArgumentError: an entity that is not in the database.
         UnsupportedDatabase: MySQL before 8.0.2 cannot number rows in an order of your own.
     """
-    spec = _counted(queue, job).spec
-    ((_, _, key),) = jobs_of(spec.mapping, [job])
-    with writing(session, spec.mapping, reads=True) as writer:
-        return _counter(spec, writer).find(writer, key)
+    return position_in(session, _queue_of(job), job)
 
 
-def waiting_time(session: AnySession, job: Any, queue: Any = None) -> timedelta | None:
+def waiting_time(session: AnySession, job: Any) -> timedelta | None:
     """Estimate how long a job still waits: its position divided by the present finish rate.
 
     It is an estimate: workers come and go, sooner jobs come in, and jobs differ.
-
-    Args:
-        session, job, queue: as for :func:`position`.
 
     Returns:
         None where :func:`position` returns None, where no job was finished in the last five
@@ -77,7 +70,24 @@ def waiting_time(session: AnySession, job: Any, queue: Any = None) -> timedelta 
     Raises:
         ArgumentError: as for :func:`position`, or no index finds the finished jobs.
     """
-    counted = _counted(queue, job)
+    return waiting_time_in(session, _queue_of(job), job)
+
+
+def position_in(session: AnySession, queue: Any, job: Any) -> int | None:
+    """Return the position of a job in one queue; see :func:`position`.
+
+    Raises:
+        ArgumentError: as for :func:`position`, or a job of another class.
+    """
+    spec = Counted.of(queue).spec
+    ((_, _, key),) = jobs_of(spec.mapping, [job])
+    with writing(session, spec.mapping, reads=True) as writer:
+        return _counter(spec, writer).find(writer, key)
+
+
+def waiting_time_in(session: AnySession, queue: Any, job: Any) -> timedelta | None:
+    """Estimate the waiting time in one queue; see :func:`waiting_time`."""
+    counted = Counted.of(queue)
     mapping = counted.mapping
     with writing(session, mapping, reads=True) as writer:
         if not mapping.args.keep:
@@ -85,15 +95,13 @@ def waiting_time(session: AnySession, job: Any, queue: Any = None) -> timedelta 
         if not has_rate(counted, writer):
             raise ArgumentError(no_rate(mapping))
         rate = finish_rate(counted, writer)
-    place = position(session, job, queue)
+    place = position_in(session, queue, job)
     return None if place is None or rate is None else timedelta(seconds=place / rate)
 
 
-def _counted(queue: Any, job: Any) -> Counted:
-    if queue is None:
-        ((_, mapping, _),) = jobs_with_keys([job])
-        queue = mapping.entity
-    return Counted.of(queue)
+def _queue_of(job: Any) -> type[Any]:
+    ((_, mapping, _),) = jobs_with_keys([job])
+    return mapping.entity
 
 
 class _Counter:
