@@ -56,12 +56,9 @@ def load_lanes(targets: Iterable[str]) -> dict[str, Found]:
                 f"{target!r} has no JobQueue and no workflow: name a class, as in {target}:Email"
             )
         for name, it in named.items():
-            lanes: dict[str, Found] = (
-                {f"{name}.{step.name}": step for step in it}
-                if isinstance(it, Workflow)
-                else {name: it}
-            )
-            for each, lane in lanes.items():
+            is_workflow = isinstance(it, Workflow)
+            steps = {f"{name}.{step.name}": step for step in it} if is_workflow else {name: it}
+            for each, lane in steps.items():
                 if _queue_of(lane) not in map(_queue_of, found.values()):
                     found[each] = lane
     return found
