@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 import click
@@ -46,25 +47,15 @@ def workers(at: Place, as_json: bool) -> None:
 
     They are those of the applications that the queues belong to.
     """
-    found, pauses = _listed(at, list_workers), _listed(at, paused)
+    pauses = _listed(at, paused)
+    found = [{**vars(it), "state": it.state.name.lower()} for it in _listed(at, list_workers)]
     if as_json:
-        each = [{**vars(it), "state": it.state.name.lower()} for it in found]
-        print_json({"workers": each, "paused": [vars(it) for it in pauses]})
+        print_json({"workers": found, "paused": [vars(it) for it in pauses]})
         return
     columns = ("worker", "state", "host", "pid", "queues", right("jobs"), "seen (UTC)")
-    rows = (
-        (
-            it.name,
-            it.state.name.lower(),
-            it.host,
-            str(it.pid),
-            ", ".join(it.queues),
-            it.jobs,
-            it.seen_at,
-        )
-        for it in found
-    )
-    print_table(*columns, rows=rows)
+    shown = ({**it, "pid": str(it["pid"]), "queues": ", ".join(it["queues"])} for it in found)
+    values = itemgetter("name", "state", "host", "pid", "queues", "jobs", "seen_at")
+    print_table(*columns, rows=map(values, shown))
     for pause in pauses:
         click.echo(pause_text(pause.queue, pause.since))
 

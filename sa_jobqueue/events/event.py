@@ -36,6 +36,9 @@ EVENT_OF_VERB: Mapping[str, str] = MappingProxyType(
     {verb: name for name, verbs in EVENTS.items() if name != "after_lost" for verb in verbs}
 )
 
+#: The methods of a JobQueue, and of a workflow, that make events; some have not all of them.
+TOLD = (*EVENT_OF_VERB, "claim_rows", "turn")
+
 
 @dataclass(frozen=True)
 class EventJob:

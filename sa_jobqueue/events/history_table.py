@@ -145,10 +145,5 @@ class HistoryTable(Recorder):
 
 
 def _of_job(job: EventJob) -> dict[str, Any]:
-    return {
-        "job_key": key_json(job.key)[:KEY_LENGTH],
-        "status": job.status,
-        "owner": job.owner,
-        "owner_date": job.owner_date,
-        "attempts": job.attempts,
-    }
+    told = {name: getattr(job, name) for name in ("status", "owner", "owner_date", "attempts")}
+    return {"job_key": key_json(job.key)[:KEY_LENGTH], **told}
