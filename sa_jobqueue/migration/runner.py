@@ -185,9 +185,7 @@ class Runner:
             self._run_all([*ends, *changes.ends])
 
         if self.offline:
-            self._run_all(changes.begins)
-            change()
-            self._run_all([*ends, *changes.ends])
+            attempt()
         else:
             self.retry_while_locked(attempt, what=what)
 

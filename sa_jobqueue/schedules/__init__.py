@@ -17,8 +17,7 @@ are. docs/schedules.md has the limits.
 
 ======================  =====================================================
 ``schedules``           Schedules: every method that works on schedules; ticks become jobs
-``table``               Schedule: the mapped class of the rows
-``values``              the values of a job, as JSON and as attributes
+``table``               Schedule: the mapped class of the rows; the values of their jobs
 ``declared``            every(): what the queues declare, checked, and written to the table
 ``ticks``               the ticks of an expression: which are due, and what becomes of missed ones
 ======================  =====================================================

@@ -33,9 +33,8 @@ from ..verbs.enqueue import enqueue
 from ..verbs.finish import release
 from ..verbs.manage import cancel, retry
 from .declared import Declared, declaration, declare
-from .table import PAUSED, Schedule, schedule_class
+from .table import PAUSED, Schedule, job_values, schedule_class
 from .ticks import TRY_AGAIN, Cron, Missed, due_ticks
-from .values import job_values
 
 log = logging.getLogger("sa_jobqueue.schedules")
 
