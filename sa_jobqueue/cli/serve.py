@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from collections import Counter
@@ -19,6 +18,9 @@ from ..process import THREADS, first_signal_stops
 from .command import Place, command, flag, host_option, number, seconds
 from .logs import log_options, set_up_logging
 from .printing import print_json
+
+#: The addresses that only this machine can reach.
+THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 #: Names the folder where processes count; the name is that of prometheus_client.
 COUNTS = "PROMETHEUS_MULTIPROC_DIR"
@@ -60,7 +62,7 @@ def web(
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
-    if not is_this_machine(host):
+    if host not in THIS_MACHINE:
         click.echo(
             f"Listening on {host}: everybody who gets the address below can come in.", err=True
         )
@@ -120,14 +122,6 @@ def metrics(at: Place, host: str, port: int, drain_in: timedelta | None) -> None
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def is_this_machine(host: str) -> bool:
-    """Tell whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def in_address(host: str) -> str:

@@ -21,11 +21,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from ..ages import age_text
-from ..counts import QueueStats
 from ..dialects import database_of
 from ..dialects.clock import as_utc
 from ..model.columns import first_line
-from ..owners.alive import OwnerState
 from ..steering import Key, key_text
 
 #: The characters of a path that stay as they are.
@@ -115,14 +113,13 @@ def _environment() -> Environment:
     made.filters |= {
         "age": partial(age_text, unknown=UNKNOWN),
         "moment": moment_text,
-        "iso": iso_text,
         "rate": rate_text,
         "key": key_text,
         "first_line": first_line,
         "value": value_text,
         "plural": plural,
     }
-    made.globals |= {"workers_by_state": workers_by_state, "until": until_text}
+    made.globals["until"] = until_text
     return made
 
 
@@ -134,11 +131,6 @@ def until_text(moment: datetime | None) -> str:
 def moment_text(moment: datetime | None) -> str:
     """Write a time in UTC, to the second."""
     return UNKNOWN if moment is None else f"{as_utc(moment):%Y-%m-%d %H:%M:%S}"
-
-
-def iso_text(moment: datetime) -> str:
-    """Write a time for a machine."""
-    return as_utc(moment).isoformat()
 
 
 def rate_text(rate: float | None) -> str:
@@ -159,13 +151,6 @@ def value_text(value: Any) -> str:
 def plural(count: int, word: str) -> str:
     """Write a number of things: ``1 job``, ``2 jobs``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def workers_by_state(seen: QueueStats) -> dict[str, int]:
-    """Count the workers of a queue: those that are dead, and the others."""
-    states = [worker.state for worker in seen.workers or ()]
-    dead = states.count(OwnerState.DEAD)
-    return {"alive": len(states) - dead, "dead": dead}
 
 
 #: How long a statement may take.
