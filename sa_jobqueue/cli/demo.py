@@ -31,7 +31,7 @@ from ..sessions.transactions import run_with_retries
 from .database import URLS, Database, driver_options, shown_url
 from .printing import in_one_line
 
-ROWS_PER_COMMIT, BATCH, PAUSE, TICK, LINE_EVERY = 10, 100, 0.1, 0.5, 2.0
+ROWS_PER_COMMIT, BATCH, PAUSE, TICK = 10, 100, 0.1, 1.0
 
 #: What the processes are to do: all work; without producers; end when nothing is left.
 RUNNING, CLOSING, DRAINING = range(3)
@@ -128,13 +128,12 @@ class Run:
         self, engine: Engine, url: str, console: Console, producers: int, consumers: int
     ) -> None:
         self.engine, self.console = engine, console
-        self.next_line, self.begin = 0.0, time.monotonic()
+        self.begin = time.monotonic()
         context = multiprocessing.get_context("spawn")
         self.phase = context.RawValue("i", RUNNING)
-        roles = ["consumer"] * consumers + ["producer"] * producers
         self.children = [
             (context.Process(target=run_child, args=(role, url, self.phase), daemon=True), role)
-            for role in roles
+            for role in ["consumer"] * consumers + ["producer"] * producers
         ]
 
     def __enter__(self) -> Run:
@@ -165,11 +164,9 @@ class Run:
             for child, role in self.children:
                 if child.exitcode:  # None: it runs; 0: it has ended
                     raise click.ClickException(f"a {role} ended with exit code {child.exitcode}")
-            now = time.monotonic()
-            if now >= self.next_line:
-                counted = ", ".join(f"{word} {number:,}" for word, number in self.counts().items())
-                self.console.print(f"{now - self.begin:.1f} s {doing}: {counted}", soft_wrap=True)
-                self.next_line = now + LINE_EVERY
+            counted = ", ".join(f"{word} {number:,}" for word, number in self.counts().items())
+            age = time.monotonic() - self.begin
+            self.console.print(f"{age:.0f} s {doing}: {counted}", soft_wrap=True)
             time.sleep(TICK)
 
 

@@ -239,9 +239,9 @@ class Supervisor:
 
     def _end(self) -> None:
         """Have all children finish their running jobs, and end."""
-        if not self._ending:
-            self._ending = True
-            self._kill_at = time.monotonic() + self._patience
-            for post in self._posts:
-                if post.pipe is not None:
-                    post.pipe.close()
+        if self._ending:
+            return
+        self._ending, self._kill_at = True, time.monotonic() + self._patience
+        for post in self._posts:
+            if post.pipe is not None:
+                post.pipe.close()

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from secrets import token_urlsafe
 from urllib.parse import urlencode
 
 import click
@@ -47,12 +48,12 @@ def web(
         import uvicorn
 
         from ..web import Access
-        from ..web.application import TOKEN, local_app, new_token
+        from ..web.application import TOKEN, local_app
     except ImportError as error:
         raise click.ClickException(
             "the web page needs more packages: pip install 'sa_jobqueue[web]'"
         ) from error
-    token, access = new_token(), Access.READ if read_only else Access.ADMIN
+    token, access = token_urlsafe(24), Access.READ if read_only else Access.ADMIN
     site = local_app(at.engine, at.queues, token=token, access=access, host=host)
     config = uvicorn.Config(
         site, host, port, log_level="warning", access_log=False, proxy_headers=False

@@ -107,7 +107,7 @@ def count_jobs(
 def _described(
     session: AnySession, queue: Counted, controls: dict[Any, _Controls | None]
 ) -> QueueStats:
-    spec, mapping = queue.spec, queue.mapping
+    spec, mapping = queue.spec, queue.spec.mapping
     with writing(session, mapping, reads=True) as writer:
         rated = has_rate(queue, writer)
         tables = beside(mapping, CONTROL)
@@ -177,13 +177,13 @@ def workers_needed(seen: QueueStats, within: timedelta) -> int | None:
 
 def has_rate(queue: Counted, writer: Writer) -> bool:
     """Tell whether done rows are kept, and an index finds the newest of them."""
-    done = word_of(queue.mapping, queue.then)
-    return queue.mapping.args.keep and has_newest(writer, queue.mapping, done)
+    mapping = queue.spec.mapping
+    return mapping.args.keep and has_newest(writer, mapping, word_of(mapping, queue.then))
 
 
 def finish_rate(queue: Counted, writer: Writer) -> float | None:
     """Return the jobs completed per second; None if there were none lately."""
-    mapping = queue.mapping
+    mapping = queue.spec.mapping
     date = mapping.attribute("owner_date")
     age = bindparam("sa_jobqueue_age", -(RECENT // timedelta(microseconds=1)), type_=BigInteger)
     done = mapping.has_status(word_of(mapping, queue.then))

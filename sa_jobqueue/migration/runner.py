@@ -378,28 +378,25 @@ def tune_storage(
             for new versions of their rows.
         dead_rows: how many changed rows start autovacuum and autoanalyze.
     """
-    runner = Runner(op)
-    values = runner.changes.storage_of_queue(fillfactor=fillfactor, dead_rows=dead_rows)
-    new = ", ".join(f"{name} = {value}" for name, value in values.items())
-    _alter(runner, bare_table(table, schema), f"SET ({new})" if new else None)
+    _alter(op, table, schema, "SET", "{} = {}", fillfactor=fillfactor, dead_rows=dead_rows)
 
 
 def reset_storage(op: Op, table: AnyTable, *, schema: str | None = None) -> None:
     """Undo :func:`tune_storage`: restore the server's defaults."""
-    runner = Runner(op)
-    names = runner.changes.storage_of_queue(fillfactor=0, dead_rows=0)
-    _alter(runner, bare_table(table, schema), f"RESET ({', '.join(names)})" if names else None)
+    _alter(op, table, schema, "RESET", "{}", fillfactor=0, dead_rows=0)
 
 
-def _alter(runner: Runner, whole: Table, change: str | None) -> None:
-    """Change the storage of a table, or of its partitions; None: the database needs no change."""
-    if change is None:
+def _alter(
+    op: Op, table: AnyTable, schema: str | None, verb: str, form: str, **values: int
+) -> None:
+    runner, whole = Runner(op), bare_table(table, schema)
+    parameters = runner.changes.storage_of_queue(**values).items()
+    if not parameters:
         return
+    change = f"{verb} ({', '.join(form.format(*each) for each in parameters)})"
     parts = runner.partitions_of(whole)
     if parts is not None:
-        later = (
-            "each with storage parameters of its own; partitions that are created later need them"
-        )
-        log.info("%s has %d partitions, %s too", whole.description, len(parts), later)
+        told = "%s has %d partitions with parameters of their own; later ones need them, too"
+        log.info(told, whole.description, len(parts))
     for part in [whole] if parts is None else parts:
         runner.run(alter_table(part, lambda _: [change]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -48,7 +49,6 @@ def show_queue(visit: Visit) -> Response:
     if seen is None:
         return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
     which = _listed(visit.asked.get("show"), seen)
-    has_priority = queue.mapping.has("priority")
     return visit.page(
         "queue",
         name=name,
@@ -58,7 +58,7 @@ def show_queue(visit: Visit) -> Response:
         tabs={tab: title for tab, (title, _) in TABS.items()},
         which=which,
         listed=_list(visit, queue, which),
-        verbs=[verb for verb in TABS[which][1] if verb != "reprioritize" or has_priority],
+        verbs=verbs_of(queue, TABS[which][1]),
         first_page="after" not in visit.asked,
     )
 
@@ -126,9 +126,6 @@ def _job_before(queue: JobQueue[Any], which: Listed, text: str | None) -> Listed
 #: How many records of the history are shown.
 RECORDS = 100
 
-#: The column of TraceMixin; its module needs OpenTelemetry.
-TRACEPARENT = "traceparent"
-
 
 def show_job(visit: Visit) -> Response:
     """Show the whole story of a job."""
@@ -174,7 +171,7 @@ def _other_values(queue: JobQueue[Any], values: dict[str, Any]) -> dict[str, Any
     mapping = queue.mapping
     serial = {column.key for limit in queue.plan.spec.limits for column in limit.columns}
     known = {*mapping.attributes.values(), *(each.key for each in mapping.key_attributes)}
-    parts = str(values.get(TRACEPARENT)).split("-")  # W3C: the second is the trace's id
+    parts = str(values.get("traceparent")).split("-")  # of TraceMixin; the second is its id
     return {
         "serial_keys": {name: values[name] for name in sorted(serial) if name in values},
         "trace": parts[1] if len(parts) == 4 else None,
@@ -193,9 +190,12 @@ def _records(session: Session, queue: JobQueue[Any], key: Key) -> list[JobRecord
 
 def _verbs(queue: JobQueue[Any], status: str) -> list[str]:
     """List the verbs for a job of this status."""
-    has_priority = queue.mapping.has("priority")
-    known = [verb for verb in ACTIONS if verb != "reprioritize" or has_priority]
-    return [verb for verb in known if status in queue.statuses_left_by(verb)]
+    return [verb for verb in verbs_of(queue, ACTIONS) if status in queue.statuses_left_by(verb)]
+
+
+def verbs_of(queue: JobQueue[Any], verbs: Iterable[str]) -> list[str]:
+    """Return those of the verbs that the queue's class has columns for."""
+    return [verb for verb in verbs if verb != "reprioritize" or queue.mapping.has("priority")]
 
 
 def show_overview(visit: Visit) -> Response:

@@ -25,8 +25,7 @@ from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnySession, Writer, writing
 from ..verbs.manage import CHANGE_KEYS, change, change_event, update_statement
 from ..verbs.reap import Reaped
-from .graph import Arrow, Graph
-from .step import Step, StepQueue
+from .graph import Arrow, Graph, Step, StepQueue
 
 T = TypeVar("T")
 
