@@ -90,8 +90,7 @@ def demo(url: str, seconds: float, producers: int, consumers: int) -> None:
         console, stop = Console(highlight=False), THREADS.flag()
         recreate_tables(engine)
         console.print(f"database: {shown_url(engine)}", soft_wrap=True, markup=False)
-        stopping = first_signal_stops(stop.set)
-        with stopping, Run(engine, url, console, producers, consumers) as run:
+        with first_signal_stops(stop.set), Run(engine, url, console, producers, consumers) as run:
             run.watch("starting", lambda: not stop.is_set() and not any(run.counts().values()))
             end = time.monotonic() + seconds
             run.watch("running", lambda: not stop.is_set() and time.monotonic() < end)

@@ -20,9 +20,6 @@ from .command import Place, command, flag, host_option, number, seconds
 from .logs import log_options, set_up_logging
 from .printing import print_json
 
-#: The addresses that only this machine can reach.
-THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
-
 #: Names the folder where processes count; the name is that of prometheus_client.
 COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -63,7 +60,7 @@ def web(
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
-    if host not in THIS_MACHINE:
+    if host not in ("127.0.0.1", "::1", "localhost"):  # other machines can reach it
         click.echo(
             f"Listening on {host}: everybody who gets the address below can come in.", err=True
         )

@@ -53,7 +53,7 @@ KEY_LENGTH = 100
 
 def history_table(metadata: MetaData, name: str = "job_history") -> Table:
     """Add the table of the history to a MetaData."""
-    made = Table(
+    metadata.info[HISTORY] = made = Table(
         name,
         metadata,
         # SQLite numbers INTEGER keys alone.
@@ -70,7 +70,6 @@ def history_table(metadata: MetaData, name: str = "job_history") -> Table:
         Column("error", Text),
         Index(f"{name}_job", "queue_table", "job_key", "id"),
     )
-    metadata.info[HISTORY] = made
     return made
 
 

@@ -268,8 +268,7 @@ class Schedules:
 
     def _now(self, session: Session) -> datetime:
         """Return the time of the database that the schedules are written to."""
-        now = session.execute(select(utc_now()), bind_arguments=self._route)
-        return as_utc(now.scalar_one())
+        return as_utc(session.execute(select(utc_now()), bind_arguments=self._route).scalar_one())
 
     def _row(self, session: AnySession, name: str) -> Schedule:
         found = session_of(session).get(self.entity, name, populate_existing=True)

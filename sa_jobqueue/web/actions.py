@@ -48,9 +48,6 @@ PRIORITIES = range(-(2**15), 2**15)
 #: How many failed jobs one request retries; the page offers to go on.
 MOST = 10_000
 
-#: How many of all failed jobs a preview names.
-NAMED = 10
-
 #: The longest address of a preview. Some servers refuse longer ones.
 LONGEST = 4_000
 
@@ -156,7 +153,7 @@ def _preview_failed(visit: Visit) -> Response:
     """Show how many jobs have failed until the last failure, which the form will name."""
     name, queue = visit.queue
     with reading(visit.site.engine) as session:
-        first = list_jobs(session, queue, Listed.FAILED, limit=NAMED, complete=True)
+        first = list_jobs(session, queue, Listed.FAILED, limit=10, complete=True)
         until = first[0].owner_date if first else None
         count = count_failed(session, queue, until=until) if until else 0
     return visit.page("preview_failed", name=name, first=first, until=until, count=count)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ..control import workers as list_workers
 from ..counts import Listed, ListedJob, QueueStats, list_jobs, why_incomplete
-from ..counts.count import has_table
+from ..counts.count import has_table, queues_there
 from ..counts.jobs import sorted_by
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
@@ -227,7 +227,5 @@ def show_doctor(visit: Visit) -> Response:
     """Show what the doctor finds; it claims nothing and locks nothing."""
     site, again = visit.site, "again" in visit.asked
     with reading(site.engine) as session:
-        tables = {name: queue.mapping.table for name, queue in site.queues.items()}
-        connection = session.connection()
-        there = [name for name, table in tables.items() if has_table(connection, table)]
+        there = queues_there(session.connection(), site.queues)
     return visit.page("doctor", reports={name: site.report(name, again=again) for name in there})

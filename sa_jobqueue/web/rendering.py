@@ -26,9 +26,6 @@ from ..dialects.clock import as_utc
 from ..model.columns import first_line
 from ..steering import Key, key_text
 
-#: The characters of a path that stay as they are.
-SAFE = "/:,@"
-
 #: Stands where there is no value.
 UNKNOWN = "\u2013"
 
@@ -66,7 +63,7 @@ class Links:
     """Addresses of the site's pages, below the path where the application is mounted."""
 
     def __init__(self, request: Request) -> None:
-        self._root = quote(request.scope.get("root_path", "").rstrip("/"), safe=SAFE)
+        self._root = quote(request.scope.get("root_path", "").rstrip("/"), safe="/:,@")
 
     def __call__(self, *parts: str) -> str:
         """Return the address of a page, such as ``queues`` and a queue's name."""
