@@ -112,7 +112,7 @@ def list_jobs(
 def sorted_by(queue: Any, which: Listed) -> list[str]:
     """Name what a list is sorted by before the key: attributes of a ListedJob."""
     in_order = which in (Listed.DUE, Listed.LATER)
-    return Counted.of(queue).mapping.order_roles if in_order else ["owner_date"]
+    return Counted.of(queue).spec.mapping.order_roles if in_order else ["owner_date"]
 
 
 def count_failed(session: AnySession, queue: Any, *, until: datetime) -> Count:

@@ -771,9 +771,6 @@ def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iter
 
 # -- owners ------------------------------------------------------------
 
-#: The server's list of connections.
-PROCESS_LIST = "information_schema.PROCESSLIST"
-
 _NOT_ALLOWED = 1227
 
 _RESTART_TOLERANCE = 2  # seconds
@@ -785,7 +782,7 @@ _IN_CLUSTER = ("wsrep_provider", "group_replication_group_name")
 def _listed(connection: Connection, ids: Collection[int]) -> set[int]:
     """Return which of the connections are in the list."""
     found = connection.execute(
-        text(f"SELECT id FROM {PROCESS_LIST} WHERE id IN :ids").bindparams(
+        text("SELECT id FROM information_schema.PROCESSLIST WHERE id IN :ids").bindparams(
             bindparam("ids", tuple(ids), expanding=True, type_=BigInteger)
         )
     )

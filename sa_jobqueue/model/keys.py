@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -19,6 +21,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
 from ..dialects import Database
+from ..dialects.clock import as_utc
 from ..dialects.expressions import or_null
 from ..errors import ArgumentError, UnsupportedDatabase
 from .mapping import QueueMapping, mapping_of
@@ -166,6 +169,18 @@ def keys_of(
     if len(mapping.keys) > 1:
         return list(map(key_of, jobs))
     return [(key_of(row),) for row in jobs] if len(jobs) == 1 else list(zip(map(key_of, jobs)))
+
+
+def key_json(identity: tuple[Any, ...]) -> str:
+    """Write a primary key as text for a table of the library's own, such as ``[7]``."""
+    return json.dumps(identity, default=_plain)
+
+
+def _plain(value: Any) -> str:
+    """Write what JSON does not know: times as UTC, everything else as its text."""
+    if not isinstance(value, datetime):
+        return str(value)
+    return f"{as_utc(value).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def plain_queue(queue: Any) -> Any:

@@ -32,8 +32,7 @@ def test_pause_and_resume_commit_and_tell_what_was(run: Run, url: str, engine: E
 
     assert run("pause", *options).stdout == "crate is paused\nshelf is paused\n"
     assert pauses(engine) == ["crate", "shelf"]
-    again = json.loads(run("pause", *options, "--json").stdout)
-    assert again[0] == {"queue": "crate", "paused": True, "changed": False}
+    assert run("pause", *options).stdout.startswith("crate was paused already\n")
 
     assert run("resume", *options).stdout == "crate is resumed\nshelf is resumed\n"
     assert pauses(engine) == []

@@ -50,7 +50,7 @@ def test_the_proof_believes_only_the_database(start: Start, url: str, engine: En
             "record_finished (record_id) SELECT min(record_id) FROM record_finished",
             "record_inserted (record_id) VALUES (-1), (-4)",  # two finishes make up for them
             "record_finished (record_id) VALUES (-2)",
-            "record (d, status) VALUES ('x', 'claimed')",
+            "record (status) VALUES ('claimed')",
         ):
             connection.execute(text(f"INSERT INTO {harm}"))
     demo.send_signal(signal.SIGINT)

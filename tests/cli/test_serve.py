@@ -20,7 +20,7 @@ import click
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.cli.serve import in_address, is_this_machine
+from sa_jobqueue.cli.serve import in_address
 
 from .conftest import Run, Start, add, read
 from .depot import Crate
@@ -154,10 +154,7 @@ def test_without_the_extra_the_command_says_what_to_install(
     )
 
 
-def test_the_command_knows_which_hosts_are_this_machine() -> None:
-    hosts = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "10.0.0.5", "web.example")
-
-    assert [is_this_machine(host) for host in hosts] == [True] * 3 + [False] * 4
+def test_an_address_can_be_opened_on_this_machine() -> None:
     assert [in_address(host) for host in ("::1", "0.0.0.0", "web.example")] == [
         "[::1]",
         "127.0.0.1",

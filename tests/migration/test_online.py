@@ -23,7 +23,6 @@ from alembic.operations import Operations
 from sqlalchemy import (
     URL,
     Column,
-    Connection,
     Engine,
     String,
     event,

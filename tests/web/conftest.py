@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
@@ -56,20 +55,16 @@ def session(engine: Engine) -> Iterator[Session]:
 
 
 @pytest.fixture
-def open_page(engine: Engine) -> Iterator[Open]:
-    """Open a page as a visitor; it is closed after the test."""
-    opened: list[Starlette] = []
+def open_page(engine: Engine) -> Open:
+    """Open a page as a visitor."""
 
     def open_page(
         access: Access = Access.ADMIN, *, on: Engine = engine, queues: Any = QUEUES, **client: Any
     ) -> TestClient:
         site = app(on, queues, authorize=lambda _: Visitor("ada", access))
-        opened.append(site)
         return TestClient(site, follow_redirects=False, headers=OURS, **client)
 
-    yield open_page
-    for site in opened:
-        site.state.site.samples.stop()
+    return open_page
 
 
 @pytest.fixture

@@ -37,7 +37,6 @@ def mounted(request: pytest.FixtureRequest, engine: Engine) -> Any:
         yield TestClient(outer, **options), "/admin/jobs"
     else:
         yield TestClient(page, root_path="/shop/jobs", **options), "/shop/jobs"
-    page.state.site.samples.stop()
 
 
 def links(text: str) -> list[str]:

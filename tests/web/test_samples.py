@@ -1,4 +1,4 @@
-"""Samples are taken while somebody looks, and no longer; plots draw them."""
+"""Each look at a queue is a sample of it, unless the last one is too young; plots draw them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue.web import site
-from tests.support import until
+from sa_jobqueue.web import site  # Inner: its time between two samples is shortened.
 
 from .conftest import add
 from .models import Email
@@ -22,22 +21,27 @@ def line_of(page: TestClient) -> list[str]:
     return found[1].split() if found else []
 
 
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples are taken every hundredth of a second, for a fifth of a second after a look."""
-    monkeypatch.setattr(site, "EVERY", timedelta(milliseconds=10))
-    monkeypatch.setattr(site, "WATCHED", timedelta(milliseconds=200))
-
-
-@pytest.mark.usefixtures("often")
-def test_samples_are_taken_while_somebody_looks_and_no_longer(
-    page: TestClient, session: Session
+def test_each_look_is_a_sample_unless_the_last_one_is_too_young(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(session, Email(id=1))
-    until(lambda: len(line_of(page)) > 3)
-    taken = page.app.state.site.samples  # type: ignore[attr-defined]  # it is a Starlette
+    young = [len(line_of(page)) for _ in range(3)]
+    monkeypatch.setattr(site, "EVERY", timedelta(0))
 
-    until(lambda: taken._thread is None)  # nobody looks
-    before = len(taken.of("emails"))
+    page.get("/")
+    old_enough = [len(line_of(page)) for _ in range(2)]
 
-    until(lambda: len(line_of(page)) > before + 2)  # somebody looks again
+    assert young == [0, 0, 0]
+    assert old_enough == [3, 4]
+
+
+def test_a_sample_is_shown_for_half_an_hour(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(session, Email(id=1))
+    monkeypatch.setattr(site, "EVERY", timedelta(0))
+    before = [len(line_of(page)) for _ in range(2)]
+    monkeypatch.setattr(site, "SHOWN", timedelta(0))
+
+    assert before == [0, 2]
+    assert line_of(page) == []

@@ -51,7 +51,6 @@ def big(db_url: URL) -> Iterator[TestClient]:
         session.commit()
     site = app(engine, QUEUES, authorize=lambda _: Visitor("ada", Access.ADMIN))
     yield TestClient(site, headers=OURS)
-    site.state.site.samples.stop()
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
     engine.dispose()
@@ -61,12 +60,10 @@ def big(db_url: URL) -> Iterator[TestClient]:
 def reading_by_index(page: TestClient) -> Iterator[None]:
     """Refuse what reads the table by anything but an index, or too many rows of it."""
     site = page.app.state.site  # type: ignore[attr-defined]  # it is a Starlette
-    site.samples.stop()
     with site.engine.connect() as connection:  # the pool's only one, so that of the page
         before = rows_read(connection)
     with plans(site.engine, "page_email") as steps:
         yield
-        site.samples.stop()
     with site.engine.connect() as connection:
         assert rows_read(connection) - before < READ
     assert_by_index(site.engine, steps, "page_email")

@@ -1,4 +1,10 @@
-"""trace_events(): a span for each step of a job's life that this process takes.
+"""Traces by OpenTelemetry: from the request that enqueued a job to its finish. Extra ``otel``.
+
+::
+
+    class Email(JobMixin, TraceMixin, Base): ...   # its column keeps the trace of the enqueuer
+
+    trace_events([outbox, reports])                # in each process that enqueues or works
 
 Names and attributes are those of OpenTelemetry's conventions for messaging:
 https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
@@ -9,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opentelemetry.context import attach
+from opentelemetry.context import Context, attach
 from opentelemetry.trace import (
     Link,
     Span,
@@ -21,12 +27,45 @@ from opentelemetry.trace import (
     get_tracer,
     set_span_in_context,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from sqlalchemy import String
+from sqlalchemy.orm import Mapped, mapped_column
 
-from ..events import Event
-from ..events.event import EventFunction
-from ..events.listeners import Remembered, observe
-from ..version import __version__
-from .trace_mixin import context_of
+from .events import Event
+from .events.event import EventFunction
+from .events.listeners import Remembered, observe
+from .version import __version__
+
+__all__ = ["TraceMixin", "trace_events"]
+
+#: The one header of W3C Trace Context that a job keeps.
+TRACEPARENT = "traceparent"
+
+_propagator = TraceContextTextMapPropagator()
+
+
+def current_traceparent() -> str | None:
+    """Return the current span as W3C Trace Context writes it; None: there is no span."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier.get(TRACEPARENT)
+
+
+class TraceMixin:
+    """Add ``traceparent``: the span that was current when the job was inserted.
+
+    The ORM and :func:`sa_jobqueue.enqueue` set it. Rows of plain SQL and of bulk loads have none,
+    and each of their attempts begins a trace of its own.
+    """
+
+    traceparent: Mapped[str | None] = mapped_column(String(55), default=current_traceparent)
+
+
+def context_of(job: Any) -> Context | None:
+    """Return the context in which a job was enqueued; None: it keeps none, or not a valid one."""
+    kept = getattr(job, TRACEPARENT, None)
+    return _propagator.extract({TRACEPARENT: kept}, Context()) or None if kept else None
+
 
 #: A span for the end of claims has so many links at most.
 LINKS = 128
