@@ -37,6 +37,8 @@ from sa_jobqueue.asyncio import (
     retry,
     stats,
 )
+
+# Inner: docs/reference/observing.md offers overview() there alone.
 from sa_jobqueue.counts import overview
 from sa_jobqueue.events import Event, listen, remove
 from tests.contract.asyncio.support import in_event_loop, new_async_session

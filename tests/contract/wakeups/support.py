@@ -1,4 +1,4 @@
-"""Workers that would not look by themselves for a minute, and a process that makes jobs for them."""
+"""Workers that would not look by themselves for a minute, and a process that makes their jobs."""
 
 from __future__ import annotations
 
