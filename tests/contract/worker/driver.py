@@ -97,10 +97,12 @@ class Workers:
 
     def statuses(self, entity: Any = Task) -> dict[str, str]:
         """Return the status of each job, by its name."""
+        return {name: row[0] for name, row in self.rows(entity).items()}
+
+    def priorities(self) -> dict[str, int]:
+        """Return the priority of each task, by its name: most handlers write there."""
         with self.plain.connect() as connection:
-            return {
-                row[0]: row[1] for row in connection.execute(select(entity.name, entity.status))
-            }
+            return {row[0]: row[1] for row in connection.execute(select(Task.name, Task.priority))}
 
     def dates(self, entity: Any = Task) -> dict[str, datetime]:
         """Return when each job was claimed or last renewed, by its name."""
