@@ -54,13 +54,14 @@ def test_a_job_of_another_process_wakes_an_idle_worker(workers: Workers, entity:
         until_handled(workers, *"ab")
 
 
+@pytest.mark.parametrize("workers", ["threads", "asyncio"], indirect=True)
 @pytest.mark.parametrize("order_by", [(), Parcel.id])
 def test_a_job_wakes_the_worker_when_it_becomes_due(workers: Workers, order_by: Any) -> None:
     queue = workers.queue(Parcel, order_by=order_by)
 
     with elsewhere(workers.plain.url, Parcel) as add, idle(workers, queue):
-        add("later", 1.5)
-        add("soon", 0.7)
+        add("later", 3)
+        add("soon", 1)
         until_handled(workers, "soon", "later")
 
 

@@ -415,9 +415,11 @@ def test_a_cancelled_worker_cancels_its_handlers_and_releases_their_jobs(
         concurrency=1 if transactional else 2,
     )
 
-    released = ("unclaimed", 0, None)
-    assert awaiting.rows() == {"b": ("done", 1, None), "a": released, "c": released, "d": released}
+    rows, released = awaiting.rows(), ("unclaimed", 0, None)
+    assert {error for _, _, error in rows.values()} == {None}
     assert awaiting.priorities()["a"] != 7
+    if not everything:  # else the tasks that release the jobs may be cancelled, too
+        assert rows == {"b": ("done", 1, None), "a": released, "c": released, "d": released}
 
 
 @pytest.mark.parametrize("moment", ["begin", "commit"])
