@@ -27,7 +27,7 @@ class LogBase(DeclarativeBase):
 
 
 class Finished(LogBase):
-    """A line for each finish, written in its transaction; nothing here is unique."""
+    """A line for each claim or finish, written in its transaction; nothing here is unique."""
 
     __tablename__ = "finished_log"
     id: Mapped[int] = mapped_column(primary_key=True)
