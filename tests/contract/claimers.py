@@ -114,7 +114,9 @@ def drain_by_locks(url: str, batch: int, seed: int) -> None:
     engine.dispose()
 
 
-def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
+def run_processes(
+    target: object, arguments: list[tuple[object, ...]], seconds: float = 240
+) -> None:
     """Run a process for each tuple of arguments; fail if one fails."""
     processes = [
         FORKSERVER.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
@@ -123,5 +125,5 @@ def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(240)
+        process.join(seconds)
     assert [process.exitcode for process in processes] == [0] * len(processes)

@@ -107,17 +107,6 @@ def test_a_column_that_changes_with_each_update_shows_what_was_written_and_what_
     assert (written, task.touched) == ("touched", "before")
 
 
-def test_two_claimers_never_share_a_job(session: Session, other: Session, strategy: str) -> None:
-    add_emails(session, *"abcdef")
-
-    first = claim(session, Email, owner="1", limit=3, strategy=strategy)
-    if strategy in ("compare_and_set", "update_then_select"):
-        session.commit()  # one writer at a time, or an UPDATE that waits: no row is skipped
-    second = claim(other, Email, owner="2", limit=4, strategy=strategy)
-
-    assert (recipients(first), recipients(second)) == (["a", "b", "c"], ["d", "e", "f"])
-
-
 @pytest.mark.strategies(*MARKING)
 def test_a_claimed_job_is_claimed_by_nobody_until_it_is_released_or_reaped(
     session: Session, other: Session, strategy: str

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import (
-    URL,
     Dialect,
     Engine,
-    ForeignKey,
     Integer,
     String,
     TypeDecorator,
@@ -32,7 +29,7 @@ from sqlalchemy.orm import (
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, ScheduleMixin, claim, complete, enqueue
 from tests.models import Account, Animal, Cat, Document, Dog, Letter, Message, Order, Pair
-from tests.support import MARKING, STRATEGIES, make_engine
+from tests.support import MARKING, STRATEGIES, with_empty_tables
 
 
 def test_a_queue_may_be_mapped_before_the_classes_that_others_name() -> None:
@@ -47,11 +44,6 @@ def test_a_queue_may_be_mapped_before_the_classes_that_others_name() -> None:
     class Mail(JobMixin, Base):
         __tablename__ = "mail"
         id: Mapped[int] = mapped_column(primary_key=True)
-
-    class Post(Base):
-        __tablename__ = "post"
-        id: Mapped[int] = mapped_column(primary_key=True)
-        author_id: Mapped[int] = mapped_column(ForeignKey("author.id"))
 
     assert not Mail.__mapper__.configured
 
@@ -180,14 +172,6 @@ class Tagged(JobMixin, OddBase):
     account: Mapped[int]
 
 
-@pytest.fixture
-def odd(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    OddBase.metadata.create_all(engine)
-    yield engine
-    engine.dispose()
-
-
 @pytest.mark.parametrize(
     ("cls", "columns"),
     [
@@ -196,21 +180,21 @@ def odd(fresh_database: URL) -> Iterator[Engine]:
     ],
 )
 def test_keys_with_names_and_types_of_the_users_own_are_claimed_in_every_way(
-    odd: Engine, db_alias: str, cls: Any, columns: list[dict[str, Any]]
+    engine: Engine, db_alias: str, cls: Any, columns: list[dict[str, Any]]
 ) -> None:
+    with_empty_tables(engine, OddBase.metadata)
     options: list[dict[str, Any]] = [{"strategy": name} for name in STRATEGIES[db_alias]]
     options += [{"order_by": cls.account}, {"serial_by": cls.account}, {"strict_order": True}]
     for option in options:
         queue = JobQueue(cls, **option)
-        with Session(odd) as session:
+        with Session(engine) as session:
             session.add_all(cls(**row) for row in columns)
             session.commit()
             for limit in (1, 3):
                 jobs = queue.claim(session, owner="w", limit=limit)
                 assert len(jobs) == limit
-                assert [getattr(job, "doubled", 2 * job.account) for job in jobs] == [
-                    2 * job.account for job in jobs
-                ]
+                for job in jobs:
+                    assert cls is Tagged or job.doubled == 2 * job.account
                 complete(session, jobs)
                 session.commit()
             assert len(queue.claim_rows(session, owner="w", limit=9)) == 1

@@ -121,17 +121,13 @@ def test_plain_rows_are_the_rows_that_entities_would_be(
     ).all()
 
     assert names(rows) == ["a", "c"]
-    assert [row.status for row in rows] == [row.status for row in written]
-    assert [row.owner for row in rows] == [row.owner for row in written]
-    assert [row.attempts for row in rows] == [row.attempts for row in written]
+    for name in ("status", "owner", "attempts"):
+        assert [getattr(row, name) for row in rows] == [getattr(row, name) for row in written]
     assert all(row.run_at.tzinfo is not None for row in rows)
     queue.complete(session, rows)
     session.commit()
-    assert other.scalars(select(Task.status).order_by(Task.id)).all() == [
-        "done",
-        "unclaimed",
-        "done",
-    ]
+    statuses = other.scalars(select(Task.status).order_by(Task.id)).all()
+    assert statuses == ["done", "unclaimed", "done"]
 
 
 @pytest.mark.strategies("auto")

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, UnsupportedDatabase
 from tests.cutting_proxy import FOR_UPDATE, SKIP_LOCKED, CuttingProxy
-from tests.models import Base, Email, add_emails
+from tests.models import Email, add_emails
 from tests.support import SERVERS, STRATEGIES, make_engine
 
 QUEUES: dict[str, JobQueue[Email]] = {
@@ -25,10 +25,6 @@ QUEUES: dict[str, JobQueue[Email]] = {
     "strict_order": JobQueue(Email, strict_order=True),
     "ordered": JobQueue(Email, order_by=Email.recipient),
 }
-
-
-def runs_here(name: str, db_alias: str) -> bool:
-    return name in STRATEGIES[db_alias] or name in ("serial_by", "strict_order", "ordered")
 
 
 @pytest.fixture(params=[SKIP_LOCKED, FOR_UPDATE], ids=["no skip locked", "no for update"])
@@ -51,7 +47,7 @@ def deaf(proxy: CuttingProxy) -> Iterator[Engine]:
 def test_two_claimers_never_keep_the_same_job_where_locks_do_not_hold(
     deaf: Engine, proxy: CuttingProxy, session: Session, name: str, db_alias: str
 ) -> None:
-    if not runs_here(name, db_alias):
+    if name not in (*STRATEGIES[db_alias], "serial_by", "strict_order", "ordered"):
         return
     add_emails(session, *"abcde")
     claimed: list[int] = []
@@ -111,17 +107,14 @@ IN_ONE = {"postgresql": ("skip_locked",), "sqlite": ("compare_and_set", "strict_
 
 
 @pytest.fixture
-def skipping(fresh_database: URL, db_alias: str) -> Iterator[Engine]:
+def skipping(own_engine: Engine, db_alias: str) -> Engine:
     """An engine whose trigger skips the mark of the second of three jobs."""
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
+    with Session(own_engine) as session:
         add_emails(session, *"abc")
         for statement in SKIPPING[db_alias]:
             session.connection().exec_driver_sql(statement)
         session.commit()
-    yield engine
-    engine.dispose()
+    return own_engine
 
 
 @pytest.mark.only_on(*SKIPPING)
@@ -147,14 +140,12 @@ def claim_from(queue: JobQueue[Any], session: Session, rows: bool, limit: int) -
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("rows", [False, True], ids=["entities", "rows"])
 def test_tables_that_inherit_are_claimed_together_unless_their_primary_keys_repeat(
-    fresh_database: URL, rows: bool
+    own_engine: Engine, rows: bool
 ) -> None:
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
     inherit = (
         "INSERT INTO child (id, recipient, status) SELECT id + :n, 'x', 'unclaimed' FROM email"
     )
-    with Session(engine) as session:
+    with Session(own_engine) as session:
         session.execute(text("CREATE TABLE child () INHERITS (email)"))
         add_emails(session, *"xxx")
         session.execute(text(inherit), {"n": 10})
@@ -170,4 +161,3 @@ def test_tables_that_inherit_are_claimed_together_unless_their_primary_keys_repe
             with pytest.raises(UnsupportedDatabase, match="INHERIT"):
                 claim_from(QUEUES[name], session, rows, limit)
             session.rollback()
-    engine.dispose()

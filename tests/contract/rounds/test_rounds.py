@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ from sa_jobqueue import (
     JobQueue,
     cancel_claimed,
     claim,
-    claim_statements,
     complete,
     fail,
     reap,
@@ -26,7 +24,6 @@ from sa_jobqueue import (
     start_round,
 )
 from sa_jobqueue.rounds import RoundProgress
-from tests.contract.plans import analyze, explained, fill, locking, rows_read, sorts_the_queue
 from tests.contract.round_models import (
     Cat,
     Device,
@@ -288,39 +285,6 @@ def test_claims_go_by_round_priority_and_time(session: Session, strategy: str) -
         session.rollback()
         assert [job.id for job in queue.claim_rows(session, owner="w", limit=2)] == keys[:2]
         session.rollback()
-
-
-@pytest.fixture
-def many(engine: Engine) -> Engine:
-    """10,000 rows, one in fifty claimable: the first half in round 1, the others in round 2."""
-    fill(
-        engine,
-        "INSERT INTO round_pet (kind, status, round) SELECT 'pet', "
-        "CASE WHEN number % 50 = 0 THEN 'unclaimed' ELSE 'done' END, "
-        "CASE WHEN number <= 5000 THEN 1 ELSE 2 END",
-        10_000,
-    )
-    analyze(engine, "round_pet")
-    return engine
-
-
-@two_by_turns
-def test_the_claims_of_a_round_walk_the_claim_index(many: Engine, strategy: str) -> None:
-    for where in ((), (Pet.round == 2,)):
-        queue = JobQueue(Pet, *where, strategy=strategy)
-        with Session(many) as session:
-            statements = claim_statements(queue, dialect=session.connection().dialect)
-
-            plan = explained(session.connection(), locking(statements, many))
-            before = rows_read(session.connection())
-            claimed = queue.claim(session, owner="w", limit=10)
-
-            assert re.search(r"'?ix_round_pet_claim\b(?!,)", plan), plan
-            assert not sorts_the_queue(plan, many), plan
-            assert {pet.round for pet in claimed} == ({2} if where else {1})
-            assert [pet.id for pet in claimed] == sorted(pet.id for pet in claimed)
-            assert rows_read(session.connection()) - before < 500
-            session.rollback()
 
 
 # Progress

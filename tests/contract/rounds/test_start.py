@@ -1,4 +1,4 @@
-"""A round is started in one transaction or chunk by chunk, beside other starts and beside claims."""
+"""A round is started in one transaction or chunk by chunk, alone or beside others."""
 
 from __future__ import annotations
 

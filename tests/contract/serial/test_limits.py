@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,18 +12,16 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, complete, enqueue, fail
 from tests.contract.serial.keyed import (
+    BY_ACCOUNT,
     THREE_EACH,
     Mail,
     Note,
-    Sending,
     add,
     claimed,
-    consume,
     ids,
     locked_keys,
-    run,
+    run_consumers,
 )
-from tests.contract.serial.test_queues import url_of
 from tests.contract.steps import before_statement, unless_refused
 from tests.support import SERVERS, Sessions, impatient
 
@@ -63,25 +60,21 @@ def test_uncommitted_claims_count_against_the_limit(session: Session, other: Ses
     assert elsewhere.status == "unclaimed"
 
 
-def overrun(session: Session) -> Callable[[], None]:
-    """Claim as much as possible, earlier jobs first, and commit."""
-
-    def step() -> None:
-        add(session, Mail, 1, 1, priority=-1)
-        THREE_EACH.claim(session, owner="b", limit=2)
-        session.commit()
-
-    return step
-
-
 def test_no_step_between_two_statements_gives_a_key_too_many(
     engine: Engine, new_session: Sessions
 ) -> None:
     session, other = new_session(), new_session(impatient(engine))
+
+    def overrun() -> None:
+        """Claim as much as possible, earlier jobs first, and commit."""
+        add(other, Mail, 1, 1, priority=-1)
+        THREE_EACH.claim(other, owner="b", limit=2)
+        other.commit()
+
     for number in range(12):
         add(session, Mail, *[1] * 4)
 
-        with before_statement(session, number, unless_refused(overrun(other), other)):
+        with before_statement(session, number, unless_refused(overrun, other)):
             THREE_EACH.claim(session, owner="a", limit=2)
             session.commit()
 
@@ -106,14 +99,25 @@ def test_several_limits_hold_at_once(session: Session) -> None:
     assert ids(queue.claim(session, owner="w", limit=20)) == []
 
 
-@pytest.mark.parametrize("entity", [Mail, Note])
-def test_jobs_behind_many_jobs_of_a_full_key_are_found(session: Session, entity: type[Any]) -> None:
-    queue = JobQueue(entity, limit_by={entity.account_id: 2})
-    enqueue(session, entity, [{"account_id": 1}] * 150)
-    *_, none, last = add(session, entity, 1, None, 2)  # jobs without a key are not limited
-    assert len(queue.claim(session, owner="w", limit=2)) == 2
+@pytest.mark.parametrize(
+    "queue",
+    [
+        BY_ACCOUNT,
+        JobQueue(Mail, limit_by={Mail.account_id: 2}),
+        JobQueue(Note, limit_by={Note.account_id: 2}),
+    ],
+    ids=["serial", "every mixin", "plain"],
+)
+def test_jobs_without_a_key_and_of_others_are_found_behind_many_of_a_full_key(
+    session: Session, queue: JobQueue[Any]
+) -> None:
+    enqueue(session, queue.entity, [{"account_id": 1}] * 150)
+    *_, none, also_none, last = add(session, queue.entity, 1, None, None, 2)
+    queue.claim(session, owner="w", limit=1 if queue is BY_ACCOUNT else 2)
 
-    assert ids(queue.claim(session, owner="w", limit=3)) == [none.id, last.id]
+    jobs = queue.claim(session, owner="w", limit=4)
+
+    assert ids(jobs) == [none.id, also_none.id, last.id]
 
 
 def test_a_delayed_job_of_a_limited_key_blocks_no_other_job(session: Session) -> None:
@@ -153,11 +157,11 @@ def test_consumers_never_hold_more_of_a_key_than_it_allows(
     enqueue(session, Mail, [{"account_id": number % keys} for number in range(jobs)])
     session.commit()
 
-    run(consume, [(url_of(engine), 2, limit, seed) for seed in range(consumers)])
+    lines = run_consumers(engine, 2, limit, consumers)
 
     held: Counter[int] = Counter()
     most = 0
-    for line in session.scalars(select(Sending).order_by(Sending.id)):
+    for line in lines:
         held[line.account_id] += -1 if line.finished else 1
         most = max(most, held[line.account_id])
     assert most == 2 if full else most <= 2  # few jobs may never be claimed at the same time
