@@ -74,8 +74,6 @@ class Visit(KeyBase):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-SCHEMAS = ("tenant", "anna", "bert")
-
 DDL = (
     "CREATE TABLE by_range_1 PARTITION OF by_range FOR VALUES FROM (MINVALUE) TO ('2030-02-01')",
     "CREATE TABLE by_range_2 PARTITION OF by_range FOR VALUES FROM ('2030-02-01') TO (MAXVALUE)",
@@ -87,21 +85,15 @@ JANUARY, FEBRUARY = (dt.datetime(2030, month, 20, 23, 30, tzinfo=dt.UTC) for mon
 
 
 @pytest.fixture
-def engine(engine: Engine) -> Iterator[Engine]:
-    with in_autocommit(engine) as connection:
-        for schema in SCHEMAS:
+def engine(own_engine: Engine) -> Iterator[Engine]:
+    with in_autocommit(own_engine) as connection:
+        for schema in ("tenant", "anna", "bert"):
             connection.execute(text(f"CREATE SCHEMA {schema}"))
         KeyBase.metadata.create_all(connection)
         for statement in DDL:
             connection.execute(text(statement))
-    yield engine
-    left = kept(engine)
-    with in_autocommit(engine) as connection:
-        for schema in SCHEMAS:
-            connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
-        for table in reversed(KeyBase.metadata.sorted_tables):
-            connection.execute(text(f"DROP TABLE IF EXISTS {table.fullname} CASCADE"))
-    assert left == 0
+    yield own_engine
+    assert kept(own_engine) == 0
 
 
 def add(engine: Engine, *rows: object) -> None:

@@ -66,18 +66,20 @@ def test_criteria_are_joined_by_and_inside_the_limit(session: Session, strategy:
 
 
 @pytest.mark.strategies(*MARKING)
+@pytest.mark.parametrize("rows", [False, True])
 def test_what_a_claim_shows_is_what_it_wrote(
-    session: Session, other: Session, strategy: str
+    session: Session, other: Session, strategy: str, rows: bool
 ) -> None:
     add_tasks(session, "a", "b")
+    queue = JobQueue(Task, strategy=strategy)
     before = datetime.now(UTC) - timedelta(minutes=1)
-    claimed = claim(session, Task, owner=5, limit=2, strategy=strategy)
+    claimed = (queue.claim_rows if rows else queue.claim)(session, owner=5, limit=2)
     session.commit()
     session.expunge_all()  # nothing is loaded afterwards
 
     written = other.scalars(select(Task).order_by(Task.id)).all()
 
-    columns = ("status", "owner", "owner_date", "attempts", "touched", "run_at")
+    columns = ("name", "status", "owner", "owner_date", "attempts", "touched", "run_at")
     assert [[getattr(task, name) for name in columns] for task in claimed] == [
         [getattr(task, name) for name in columns] for task in written
     ]

@@ -65,9 +65,10 @@ def make_class(table: str, *, plain: bool = False) -> Any:
         {
             "__tablename__": table,
             "__queue_args__": {"per_key": ["acct"]},
-            "id": Column("id", Integer, primary_key=True),
+            # Two attributes with the names of each other's columns.
+            "id": Column("acct", Integer, primary_key=True),
             "__table_args__": (Index(None, "status", "owner_date"),),
-            "acct": Column("acct", Integer),
+            "acct": Column("id", Integer, key="place"),
             **columns,
         },
     )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import Engine, delete, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, cancel_claimed, complete, fail, release
@@ -147,8 +147,7 @@ def test_a_job_that_is_tried_again_keeps_its_key_unless_it_is_skipped(
     session: Session, on_retry: Any, retry_in: timedelta, claimed: str
 ) -> None:
     queue = JobQueue(Mail, serial_by=Mail.account_id, on_retry=on_retry)
-    add(session, Mail, 1, *[1] * 30, 2)
-    mails = {"elsewhere": session.scalars(select(Mail).where(Mail.account_id == 2)).one()}
+    mails = {"elsewhere": add(session, Mail, 1, *[1] * 30, 2)[-1]}
     (mails["failed"],) = queue.claim(session, owner="w")
     fail(session, mails["failed"], retry_in=retry_in)
     (mails["sooner"],) = add(session, Mail, 1, priority=-1)

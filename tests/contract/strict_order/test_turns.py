@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -36,38 +37,19 @@ class Later:
     """A claim that is made in a thread, and may have to wait there."""
 
     def __init__(self, engine: Engine, make: Callable[[], Any]) -> None:
-        self._asked = threading.Event()
-        self._done = threading.Event()
-        self._result: Any = None
-        self._thread = threading.Thread(target=self._run, args=(engine, make), daemon=True)
-        self._thread.start()
-        assert self._asked.wait(30)
-
-    def _run(self, engine: Engine, make: Callable[[], Any]) -> None:
-        def ask(*args: Any) -> None:
-            if threading.current_thread() is self._thread:
-                self._asked.set()
-
-        event.listen(engine, "before_cursor_execute", ask)
-        try:
-            self._result = make()
-        except Exception as error:  # for the test's thread to read
-            self._result = error
-        finally:
-            event.remove(engine, "before_cursor_execute", ask)
-            self._done.set()
+        asked = threading.Event()
+        event.listen(engine, "before_cursor_execute", lambda *_: asked.set(), once=True)
+        self._claim = ThreadPoolExecutor(1).submit(make)
+        assert asked.wait(30)
 
     @property
     def waits(self) -> bool:
         """Tell whether the claim still waits after a while."""
-        return not self._done.wait(A_WHILE)
+        return bool(wait([self._claim], A_WHILE).not_done)
 
     def result(self) -> Any:
         """Wait for the claim, for as long as a lock is waited for."""
-        assert self._done.wait(30)
-        if isinstance(self._result, Exception):
-            raise self._result
-        return self._result
+        return self._claim.result(30)
 
 
 # Until the transaction ends
