@@ -229,7 +229,7 @@ PROMISES = (
                 'KeyLimit(_columns(mapping, "limit_by", key), most + 1)',
             ),
         ),
-        ("tests/contract/serial/test_limits.py",),
+        ("tests/contract/serial/test_queues.py",),
     ),
     Promise(
         '`strategy="held"` keeps the row lock as the claim until the transaction ends.',

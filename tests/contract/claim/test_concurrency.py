@@ -41,7 +41,9 @@ def test_eight_processes_finish_every_job_once(
 
     all_ready = FORKSERVER.Barrier(PROCESSES)
 
-    run_processes(drain, [(url, strategy, 100, seed, all_ready) for seed in range(PROCESSES)])
+    run_processes(
+        drain, [(url, Email, strategy, 100, seed, all_ready) for seed in range(PROCESSES)]
+    )
 
     with Session(own_engine) as session:
         finished = Counter(session.scalars(select(Finished.job)))

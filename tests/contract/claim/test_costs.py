@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,18 +36,6 @@ def fast(db_url: URL, db_alias: str, engine: Engine) -> Iterator[Engine]:
     made = make_engine(db_url, **options)
     yield made
     made.dispose()
-
-
-@contextmanager
-def commits_seen(engine: Engine) -> Iterator[list[int]]:
-    seen: list[int] = []
-
-    def see(connection: Any) -> None:
-        seen.append(1)
-
-    event.listen(engine, "commit", see)
-    yield seen
-    event.remove(engine, "commit", see)
 
 
 def warm(engine: Engine, queue: JobQueue[Email]) -> None:
@@ -85,9 +72,12 @@ def test_a_batch_takes_and_builds_no_statement_and_no_transaction_that_it_does_n
         compiled.append(args)
         return compiler(*args, **kw)
 
+    commits: list[Any] = []
+    event.listen(fast, "commit", commits.append)
     monkeypatch.setattr(fast.dialect, "statement_compiler", counting)
     for limit in (3, 2, 4):  # the number of keys is no part of a statement
-        with statements_seen(fast) as seen, commits_seen(fast) as commits:
+        commits.clear()
+        with statements_seen(fast) as seen:
             run_batch(fast, queue, limit)
 
         assert len(seen) == BATCH[strategy][db_alias], seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +13,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import (
     ArgumentError,
-    ClaimLost,
     JobMixin,
     JobQueue,
     cancel,
@@ -30,7 +28,7 @@ from sa_jobqueue import (
     reprioritize,
     retry,
 )
-from tests.contract.claimers import Finished, LogBase, claim_some, run_processes
+from tests.contract.claimers import Finished, LogBase, drain, run_processes
 from tests.contract.partitions.models import (
     DAYS,
     PARTITIONS,
@@ -43,6 +41,7 @@ from tests.contract.partitions.models import (
 )
 from tests.contract.plans import analyze, fill, rows_read_of_tables
 from tests.innodb_locks import locked_rows
+from tests.processes import FORKSERVER
 from tests.support import SERVERS, as_new, make_engine, statements_seen, with_empty_tables
 
 ENTITIES = (Parcel, Report)
@@ -110,13 +109,6 @@ def test_a_claim_leaves_rows_of_other_partitions_to_other_claims(
     assert (ids(first), ids(second)) == (there[:1], there[1:])
 
 
-def take_back(session: Session, jobs: Any) -> None:
-    assert len(reap(session, Report, max_runtime=dt.timedelta(0))) == len(jobs)
-    with pytest.raises(ClaimLost) as lost:
-        complete(session, jobs)
-    assert len(lost.value.lost) == len(jobs)
-
-
 #: What is done with claimed jobs, one after the other, and their status afterwards.
 VERBS: list[tuple[list[Callable[[Session, Any], object]], str | None]] = [
     ([complete], "done"),
@@ -125,7 +117,7 @@ VERBS: list[tuple[list[Callable[[Session, Any], object]], str | None]] = [
     ([cancel_claimed], "cancelled"),
     ([release], "unclaimed"),
     ([renew], "claimed"),
-    ([take_back], "unclaimed"),
+    ([lambda session, jobs: reap(session, Report, max_runtime=dt.timedelta(0))], "unclaimed"),
     ([complete, lambda session, jobs: prune(session, Report, older_than=dt.timedelta(0))], None),
     ([cancel_claimed, retry], "unclaimed"),
     ([release, cancel], "cancelled"),
@@ -136,8 +128,7 @@ VERBS: list[tuple[list[Callable[[Session, Any], object]], str | None]] = [
 def test_a_verb_reaches_its_jobs_in_every_partition_and_no_others(
     session: Session, verbs: Any, word: str | None
 ) -> None:
-    most = 2 if take_back in verbs else 1
-    there = add(session, Report, 16, max_attempts=most)
+    there = add(session, Report, 16, max_attempts=1 if word == "failed" else 2)
     jobs = claim(session, Report, owner="w", limit=12)
     session.commit()
 
@@ -195,19 +186,6 @@ def test_a_key_that_a_claim_would_change_is_refused() -> None:
 # Several claimers
 
 
-def drain(url: str, strategy: str, seed: int) -> None:
-    """Claim and finish batches of both tables until nothing is left."""
-    engine = make_engine(url)
-    chance = random.Random(seed)
-    for entity in ENTITIES:
-        queue = JobQueue(entity, strategy=strategy)
-        empty = 0
-        while empty < 3:
-            claimed = claim_some(engine, queue, chance.randint(1, 20))
-            empty = 0 if claimed or claimed.lost else empty + 1
-    engine.dispose()
-
-
 ROWS = 400
 
 
@@ -218,7 +196,9 @@ def test_four_processes_finish_every_row_of_every_partition_once(
     there = {*add(session, Parcel, ROWS), *add(session, Report, ROWS)}
     url = engine.url.render_as_string(hide_password=False)
 
-    run_processes(drain, [(url, "auto", seed) for seed in range(4)])
+    for entity in ENTITIES:
+        all_ready = FORKSERVER.Barrier(4)
+        run_processes(drain, [(url, entity, "auto", 20, seed, all_ready) for seed in range(4)])
 
     finished = Counter(session.scalars(select(Finished.job)))
     assert finished == dict.fromkeys(there, 1)

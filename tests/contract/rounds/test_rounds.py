@@ -158,8 +158,9 @@ def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
     assert (progress.unclaimed, progress.claimed, progress.total) == (1, 1, 2)
 
 
-@pytest.mark.parametrize("step", ["claimed", "claimed and finished"])
-def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
+@two_by_turns
+@pytest.mark.parametrize("step", ["claimed", "claimed and finished", "in a newer round"])
+def test_a_row_that_changes_just_before_the_update_is_not_forgotten(
     engine: Engine, session: Session, new_session: Sessions, step: str
 ) -> None:
     add(session, Subscriber, 1)
@@ -167,7 +168,10 @@ def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
     theirs: list[Any] = []
 
     def take() -> None:
-        theirs.extend(claim(other, Subscriber, owner="other"))
+        if step == "in a newer round":
+            theirs.append(start_round(other, Subscriber))
+        else:
+            theirs.extend(claim(other, Subscriber, owner="other"))
         if step == "claimed and finished":
             complete(other, theirs)
         other.commit()
@@ -182,7 +186,7 @@ def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
         complete(other, theirs)
         other.commit()
         session.rollback()
-    assert state(session) == {1: ("unclaimed", 1)}
+    assert state(session) == {1: ("unclaimed", 2 if theirs == [2] else 1)}
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -33,16 +33,6 @@ def test_a_claim_takes_the_oldest_job_of_each_key(session: Session, queue: JobQu
     assert b.status == "unclaimed"
 
 
-def fail_for_good(session: Session, job: Mail) -> None:
-    session.execute(update(Mail).where(Mail.id == job.id).values(max_attempts=1))
-    fail(session, job, error="broken")
-
-
-def lose(session: Session, job: Mail) -> None:
-    """Delete the job's row, so that its owner loses the claim."""
-    session.execute(delete(Mail).where(Mail.id == job.id))
-
-
 def reap_at_once(session: Session, job: Mail) -> None:
     aged = datetime.now(UTC) - HOUR
     session.execute(update(Mail).where(Mail.id == job.id).values(owner_date=aged))
@@ -56,7 +46,7 @@ def fail_at_once(session: Session, job: Mail) -> None:
 @pytest.mark.parametrize(
     ("end", "following"),
     [
-        *((end, 1) for end in (complete, fail_for_good, cancel_claimed, lose)),
+        *((end, 1) for end in (complete, cancel_claimed)),
         *((end, 0) for end in (release, fail_at_once, reap_at_once)),
     ],
 )
