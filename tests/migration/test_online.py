@@ -23,6 +23,7 @@ from alembic.operations import Operations
 from sqlalchemy import (
     URL,
     Column,
+    Connection,
     Engine,
     String,
     event,

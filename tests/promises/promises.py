@@ -193,7 +193,7 @@ PROMISES = (
     ),
     Promise(
         "`limit_by=` claims at most n jobs of each key at a time.",
-        ("tests/contract/serial/test_limits.py",),
+        ("tests/contract/serial/test_queues.py",),
         Edit(
             "strategies/key_limits.py",
             'KeyLimit(_columns(mapping, "limit_by", key), most)',

@@ -1,10 +1,12 @@
-"""A claim by advisory locks locks exactly the rows that it takes."""
+"""A claim by advisory locks locks exactly the rows that it takes, and checks them again."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import URL, Engine, func, select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy import URL, Engine, delete, event, func, select, text, update
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from sa_jobqueue import ClaimLost, complete, release
 from tests.contract.claimers import Finished, LogBase, drain_by_locks, run_processes
@@ -20,6 +22,8 @@ from tests.contract.subscriptions import (
 from tests.support import make_engine
 
 pytestmark = pytest.mark.only_on("postgresql")
+
+# How many locks
 
 PLANS = {
     "as the planner likes": {},
@@ -61,40 +65,22 @@ def many(engine: Engine, full: bool) -> int:
     return rows
 
 
-# -- how many locks ------------------------------------------------------------
-
-
 def test_exactly_as_many_rows_are_locked_as_wanted(
     many: int, engine: Engine, mailing: Session
 ) -> None:
     for plan, settings in PLANS.items():
+        for name, value in settings.items():
+            mailing.execute(text(f"SET LOCAL {name} = {value}"))
+        if plan == "parallel":  # it is, in a statement like that of a claim
+            inner = "SELECT id FROM subscription WHERE mailed = 0 OFFSET 0"
+            statement = f"SELECT * FROM ({inner}) AS c WHERE pg_try_advisory_lock(1, id)"
+            assert "Gather" in str(mailing.scalars(text(f"EXPLAIN {statement}")).all())
         for order, order_by in ORDERS.items():
-            set_locally(mailing, settings)
-
             claimed = claim_subscriptions(mailing, limit=100, order_by=order_by)
 
             assert (len(claimed), claimed.lost, kept(engine)) == (100, 0, 100), (plan, order)
             release(mailing, claimed)
-            mailing.rollback()
-
-
-def set_locally(session: Session, settings: dict[str, str]) -> None:
-    for name, value in settings.items():
-        session.execute(text(f"SET LOCAL {name} = {value}"))
-
-
-def test_one_of_the_plans_is_parallel(many: int, mailing: Session) -> None:
-    """The test above means something only if one of its plans is parallel."""
-    set_locally(mailing, PLANS["parallel"])
-    statement = "SELECT * FROM (SELECT id FROM subscription WHERE mailed = 0 OFFSET 0) AS c"
-
-    plan = mailing.scalars(text(f"EXPLAIN {statement} WHERE pg_try_advisory_lock(1, id)")).all()
-
-    assert any("Gather" in line for line in plan), plan
-    mailing.rollback()
-
-
-# -- rows that the session has already -----------------------------------------
+        mailing.rollback()
 
 
 def test_a_session_never_gets_rows_that_it_has(engine: Engine, mailing: Session) -> None:
@@ -129,19 +115,7 @@ def test_rows_that_were_released_come_back_and_the_old_claim_is_lost(
     mailing.commit()
 
 
-# -- what a claim is, and does not do ------------------------------------------
-
-
-def test_a_claim_takes_no_transaction_id(mailing: Session) -> None:
-    add_subscriptions(mailing, 2)
-
-    claimed = claim_subscriptions(mailing)
-
-    assert len(claimed) == 2
-    assert mailing.scalar(select(func.pg_current_xact_id_if_assigned())) is None
-
-
-def test_a_claim_waits_for_nobody_and_keeps_nobody_waiting(
+def test_a_claim_waits_for_nobody_keeps_nobody_waiting_and_takes_no_transaction_id(
     engine: Engine, mailing: Session
 ) -> None:
     add_subscriptions(mailing, 4)
@@ -154,9 +128,82 @@ def test_a_claim_waits_for_nobody_and_keeps_nobody_waiting(
         claimed = claim_subscriptions(mailing, limit=4)
 
         assert ids(claimed) == [1, 2, 3, 4]
+        assert mailing.scalar(select(func.pg_current_xact_id_if_assigned())) is None
         assert len(reader.scalars(select(Subscription)).all()) == 4
-        other.rollback()
-        reader.rollback()
+
+
+# Which rows
+
+
+def test_criteria_of_the_sessions_hooks_hold_and_starve_nobody(
+    engine: Engine, mailing: Session
+) -> None:
+    add_subscriptions(mailing, 50, kind=1)
+    mailing.execute(update(Subscription).where(Subscription.id > 40).values(kind=2))
+    mailing.commit()
+
+    @event.listens_for(mailing, "do_orm_execute")
+    def of_tenant(state: ORMExecuteState) -> None:
+        if state.is_select:
+            ours = with_loader_criteria(Subscription, Subscription.kind == 2)
+            state.statement = state.statement.options(ours)
+
+    claimed = claim_subscriptions(mailing, limit=5)
+
+    assert ids(claimed) == [41, 42, 43, 44, 45]
+    assert (claimed.lost, kept(engine)) == (0, 5)
+
+
+def before_the_check(mailing: Session, step: Any) -> None:
+    """Take a step each time that a claim has locked its rows, and not yet checked them."""
+
+    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if "WHERE subscription.id = ANY" in statement:
+            step()
+
+    event.listen(mailing.connection(), "before_cursor_execute", see)
+
+
+def test_the_whole_predicate_is_checked_again(engine: Engine, mailing: Session) -> None:
+    add_subscriptions(mailing, 4)
+    changes = [{"id": 1, "kind": 2}, {"id": 2, "divisor": 7}]
+
+    def change() -> None:
+        with Session(engine) as other:
+            other.execute(update(Subscription), changes)
+            other.execute(delete(Subscription).where(Subscription.id == 3))
+            other.commit()
+
+    before_the_check(mailing, change)
+    claimed = claim_subscriptions(
+        mailing, Subscription.kind == 1, Subscription.divisor == 1, limit=4
+    )
+
+    assert ids(claimed) == [4]
+    assert (claimed.candidates, claimed.lost, kept(engine)) == (4, 3, 1)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_claim_goes_on_behind_rows_that_failed_the_check(
+    engine: Engine, mailing: Session, limit: int
+) -> None:
+    add_subscriptions(mailing, 40)
+    finished = iter(range(limit, 30 + limit, limit))
+
+    def finish_more() -> None:
+        with Session(engine) as other:
+            finish = update(Subscription).where(Subscription.id <= next(finished, 0))
+            other.execute(finish.values(mailed=1))
+            other.commit()
+
+    before_the_check(mailing, finish_more)
+    claimed = claim_subscriptions(mailing, limit=limit)
+
+    assert ids(claimed) == list(range(31, 31 + limit))
+    assert (claimed.lost, kept(engine)) == (30, limit)
+
+
+# Many processes
 
 
 @pytest.mark.load

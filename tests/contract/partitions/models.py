@@ -82,13 +82,11 @@ for number, day in enumerate(DAYS):
 
 #: The keys of the second table begin where those of the first have ended.
 FIRST_KEY: dict[type[Any], int] = {Parcel: 1, Report: 100_001}
-ENTITIES = tuple(FIRST_KEY)
 
 
 def add(session: Session, entity: Any, rows: int, **columns: Any) -> list[int]:
     """Commit unclaimed rows, in turn into each partition; return their ids."""
-    first = FIRST_KEY.get(entity, 1)
-    ids = list(range(first, first + rows))
+    ids = list(range(FIRST_KEY[entity], FIRST_KEY[entity] + rows))
     lines: list[dict[str, Any]] = [{"id": number, **columns} for number in ids]
     if entity is Report:
         lines = [{**line, "day": DAYS[line["id"] % PARTITIONS]} for line in lines]
