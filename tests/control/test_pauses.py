@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import MetaData, Table
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, Claim, JobQueue, claim
+from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.control import (
     control_tables,
     pause,
@@ -22,7 +22,7 @@ from sa_jobqueue.control import (
 )
 from tests.models import Email
 
-from .conftest import TABLES, Letter, Parcel
+from .conftest import TABLES, Letter, Parcel, claimed_letters
 
 #: Metadata with a table of the user's own that has the name of one of ours.
 OWN = MetaData()
@@ -61,14 +61,11 @@ def test_two_who_pause_a_queue_at_once_do_each_other_no_harm(
     other.connection()
     pause(session, Letter)
 
-    def pause_too() -> None:
-        pause(other, Letter)
-        other.commit()
-
-    waiting = threading.Thread(target=pause_too)
-    waiting.start()
-    session.commit()
-    waiting.join(10)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(pause, other, Letter)
+        session.commit()
+        waiting.result(10)
+    other.commit()
 
     assert len(paused(session, tables=TABLES)) == 1
 
@@ -83,7 +80,7 @@ def test_two_who_pause_a_queue_at_once_do_each_other_no_harm(
         (lambda session: register_worker(session, "w-1", []), "tables="),
         (lambda session: register_worker(session, "w-1", [Email]), "has no control tables"),
         (lambda session: request_stop(session, []), "0 jobs.*for each"),
-        (lambda session: request_stop(session, two_claimed(session)), "2 jobs.*for each"),
+        (lambda session: request_stop(session, claimed_letters(session, 2)), "2 jobs.*for each"),
         (lambda _: control_tables(OWN), "prefix="),
     ],
 )
@@ -95,12 +92,6 @@ def test_what_cannot_be_controlled_names_the_way_out(
 
     with pytest.raises(ArgumentError, match=said):
         call(session)
-
-
-def two_claimed(session: Session) -> Claim[Letter]:
-    session.add_all([Letter(), Letter()])
-    session.flush()
-    return claim(session, Letter, owner="w", limit=2)
 
 
 @pytest.mark.only_on("sqlite")

@@ -5,37 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Event
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, update
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    Claim,
-    JobQueue,
-    claim,
-    complete,
-    fence_of,
-    release,
-    renew,
-    utc_now,
-)
-from sa_jobqueue.control import (
-    ControlState,
-    read_control,
-    register_worker,
-    request_stop,
-)
+from sa_jobqueue import Fence, JobQueue, claim, complete, fence_of, release, renew, utc_now
+from sa_jobqueue.control import ControlState, read_control, register_worker, request_stop
+from tests.support import statements_seen, until
 
-from .conftest import TABLES, Letter
-
-
-def claimed_letters(session: Session, owner: str = "w") -> Claim[Letter]:
-    found = claim(session, Letter, owner=owner, limit=10)
-    session.commit()
-    return found
+from .conftest import TABLES, Letter, claimed_letters
 
 
 def state_of(session: Session, owner: str | list[str] = "w") -> ControlState:
@@ -47,9 +27,7 @@ def state_of(session: Session, owner: str | list[str] = "w") -> ControlState:
 def test_the_worker_that_has_a_job_is_asked_to_stop_it(
     session: Session, new_session: Callable[[], Session]
 ) -> None:
-    session.add_all([Letter(), Letter()])
-    session.commit()
-    first, second = claimed_letters(session)
+    first, second = claimed_letters(session, 2)
     other = new_session()
 
     assert request_stop(other, other.get_one(Letter, first.id))
@@ -64,9 +42,7 @@ def test_the_worker_that_has_a_job_is_asked_to_stop_it(
 
 
 def test_a_request_is_forgotten_after_a_day(session: Session) -> None:
-    session.add_all([Letter(), Letter()])
-    session.commit()
-    old, new = claimed_letters(session)
+    old, new = claimed_letters(session, 2)
     for letter in (old, new):
         request_stop(session, letter)
     stops = TABLES.stops
@@ -111,8 +87,6 @@ def test_a_job_in_a_status_that_its_class_does_not_declare_is_stopped_by_its_fen
 def test_a_claim_that_was_renewed_is_stopped_and_the_next_attempt_is_not(
     session: Session,
 ) -> None:
-    session.add(Letter(id=7))
-    session.commit()
     (letter,) = claimed_letters(session)
     renew(session, letter)
     request_stop(session, letter)
@@ -121,8 +95,7 @@ def test_a_claim_that_was_renewed_is_stopped_and_the_next_attempt_is_not(
     assert state_of(session).asks_to_stop(fence_of(letter))
 
     release(session, letter)
-    session.commit()
-    (again,) = claimed_letters(session)
+    (again,) = claim(session, Letter, owner="w")
 
     assert not state_of(session).asks_to_stop(fence_of(again))
     assert request_stop(session, again)
@@ -131,58 +104,45 @@ def test_a_claim_that_was_renewed_is_stopped_and_the_next_attempt_is_not(
 
 @pytest.mark.only_on("sqlite")
 def test_a_request_that_waited_for_the_end_of_its_job_says_that_nobody_has_it(
-    session: Session, new_session: Callable[[], Session]
+    engine: Engine, session: Session, new_session: Callable[[], Session]
 ) -> None:
-    (letter,) = claimed_letters_of(session, Letter(id=7))
+    (letter,) = claimed_letters(session)
     complete(session, letter)  # as a transactional handler, it keeps the write lock of the file
-    other, waits = new_session(), Event()
-    event.listen(session.get_bind(), "before_cursor_execute", notes_writes(waits))
+    other = new_session()
 
-    with ThreadPoolExecutor() as threads:
-        asked = threads.submit(request_stop, other, fence_of(letter))
-        assert waits.wait(10)
-        session.commit()
+    assert not asked_while(engine, other, fence_of(letter), session.commit)
 
-    assert not asked.result()
     assert other.scalar(select(func.count()).select_from(TABLES.stops)) == 0
 
 
 @pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite has one writer at a time
 def test_a_request_that_waited_for_another_says_whether_anybody_still_has_the_job(
-    session: Session, new_session: Callable[[], Session]
+    engine: Engine, session: Session, new_session: Callable[[], Session]
 ) -> None:
-    first, second = claimed_letters_of(session, Letter(id=7), Letter(id=8))
+    first, second = claimed_letters(session, 2)
     before, other = new_session(), new_session()
     request_stop(before, first)
     request_stop(before, second)
-    waits = Event()
-    event.listen(session.get_bind(), "before_cursor_execute", notes_writes(waits))
 
-    with ThreadPoolExecutor() as threads:
-        asked = threads.submit(request_stop, other, fence_of(first))
-        assert waits.wait(10)
+    def end_one() -> None:
         complete(session, first)
         renew(session, second)
         session.commit()
         before.commit()
 
-    assert not asked.result()
+    assert not asked_while(engine, other, fence_of(first), end_one)
     assert request_stop(other, second)
     other.commit()
     assert state_of(session).asks_to_stop(fence_of(second))
 
 
-def claimed_letters_of(session: Session, *letters: Letter) -> Claim[Letter]:
-    session.add_all(letters)
-    session.commit()
-    return claimed_letters(session)
-
-
-def notes_writes(event: Event) -> Callable[..., None]:
-    """Return a listener that sets an event before a statement that writes."""
-
-    def listener(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if not statement.lstrip().upper().startswith(("SELECT", "SET", "PRAGMA")):
-            event.set()
-
-    return listener
+def asked_while(engine: Engine, session: Session, fence: Fence, act: Callable[[], None]) -> bool:
+    """Ask for a job, and act while the request waits for a lock; return its answer."""
+    with (
+        statements_seen(engine) as seen,
+        ThreadPoolExecutor() as threads,
+    ):
+        asked = threads.submit(request_stop, session, fence)
+        until(lambda: [each for each in seen if not each.startswith(("SELECT", "SET", "PRAGMA"))])
+        act()
+        return asked.result()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import URL, Engine, MetaData
+from sqlalchemy import URL, MetaData
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
@@ -17,7 +17,6 @@ from tests.migration.support import differences
 from tests.support import make_engine
 
 from .models import SCHEDULES, Plain, Report, reports
-from .test_working import chore_of
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -119,23 +118,6 @@ def test_a_schedule_made_at_run_time_is_not_taken_over_before_it_is_removed(
     assert [info.revision for info in SCHEDULES.all(session)] == [1, None, 1]
     assert "the schedule 'r' is not written: ArgumentError: add() has made it" in caplog.text
     assert "schedules.remove(session, 'r') and start the workers again" in caplog.text
-
-
-def test_a_removed_schedule_is_declared_by_the_next_worker_that_starts(
-    engine: Engine, session: Session
-) -> None:
-    queue = version(DAILY, 1)
-    running = chore_of(engine, queue)
-    running.run()
-    SCHEDULES.remove(session, "r")
-    session.commit()
-
-    running.run()
-    assert SCHEDULES.all(session) == []
-    session.commit()
-    chore_of(engine, queue).run()
-
-    assert (row(session).cron, row(session).revision) == (DAILY, 1)
 
 
 @pytest.mark.parametrize("revision", [1, 2])
