@@ -58,25 +58,21 @@ def ann(visit: Open, watch: Watch, session: Session) -> Page:
     return visit()
 
 
-def form(address: str) -> str:
-    """Write a form that posts to the page."""
-    fields = {"verb": "retry", "key": "1", "confirm": "yes"}
-    hidden = "".join(f"<input type=hidden name={n} value={v}>" for n, v in fields.items())
-    action = f"{address}/queues/emails"
-    return f"<form method=post action='{action}'>{hidden}<button>Win a prize</button></form>"
-
-
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 @pytest.mark.parametrize("policy", ["", "<meta name=referrer content=no-referrer>"])
 def test_a_form_of_another_site_is_refused(
     ann: Page, session: Session, address: str, other_site: Site, policy: str, host: str
 ) -> None:
-    ann.goto(f"http://{host}:{other_site(policy + form(address))}/")
+    fields = {"verb": "retry", "key": "1", "confirm": "yes"}
+    hidden = "".join(f"<input type=hidden name={n} value={v}>" for n, v in fields.items())
+    action = f"{address}/queues/emails"
+    form = f"<form method=post action='{action}'>{hidden}<button>Win a prize</button></form>"
+    ann.goto(f"http://{host}:{other_site(policy + form)}/")
 
     press(ann, "Win a prize")
 
     expect(title(ann)).to_have_text("Refused")
-    assert ann.url == f"{address}/queues/emails"
+    assert ann.url == action
     assert statuses(session) == {1: "failed"}
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine
 
-from .conftest import Run
+from .conftest import Run, Shell
 
 MESSAGES = "tests.cli.shop:Message"
 
@@ -15,7 +14,6 @@ DROP = "DROP INDEX ix_message_claim"
 OTHER = "CREATE INDEX ix_all ON message (status, run_at, id)"
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize(
     ("statements", "code", "last", "said"),
     [
@@ -27,27 +25,24 @@ OTHER = "CREATE INDEX ix_all ON message (status, run_at, id)"
     ],
 )
 def test_the_exit_code_tells_errors_from_warnings_and_each_finding_is_printed(
-    run: Run, url: str, engine: Engine, statements: tuple[str, ...], code: int, last: str, said: str
+    shell: Shell, statements: tuple[str, ...], code: int, last: str, said: str
 ) -> None:
-    with engine.begin() as connection:
+    with shell.engine.begin() as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
 
-    result = run("doctor", MESSAGES, "--url", url)
+    result = shell("doctor", MESSAGES)
 
     assert result.exit_code == code, result.output
     assert said in result.stdout
     assert result.stdout.splitlines()[-1] == last
 
 
-@pytest.mark.usefixtures("tables")
-def test_several_queues_are_examined_and_the_worst_is_the_exit_code(
-    run: Run, url: str, engine: Engine
-) -> None:
-    with engine.begin() as connection:
+def test_several_queues_are_examined_and_the_worst_is_the_exit_code(shell: Shell) -> None:
+    with shell.engine.begin() as connection:
         connection.exec_driver_sql("DROP INDEX ix_order_claim")
 
-    result = run("doctor", "tests.cli.shop:Order", MESSAGES, "--url", url)
+    result = shell("doctor", "tests.cli.shop:Order", MESSAGES)
 
     assert result.exit_code == 1
     assert "all is well" in result.stdout
@@ -73,5 +68,5 @@ def test_the_claim_is_printed(run: Run, target: str, dialect: str, said: str) ->
     assert said in result.output
 
 
-def test_sqlite_needs_one_statement(run: Run) -> None:
+def test_sqlite_needs_one_statement_for_a_claim(run: Run) -> None:
     assert run("sql", "tests.cli.shop:to_a", "--dialect", "sqlite").output.count(";") == 1

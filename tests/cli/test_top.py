@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
-from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from io import StringIO
-from typing import Any
 
 import pytest
-from rich.console import Console
-from sqlalchemy import Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner
-from sa_jobqueue.cli.see import picture
-from sa_jobqueue.control import WorkerInfo, pause, register_worker
-from sa_jobqueue.counts import Count, QueueStats, overview
-from sa_jobqueue.owners.alive import OwnerState
+from sa_jobqueue.control import pause, register_worker
 
-from .conftest import Run, add, plain
+from .conftest import Shell, Start, add, plain
 from .depot import TABLES, Crate
 
 DEPOT, CRATES = "tests.cli.depot", "tests.cli.depot:crates"
@@ -39,8 +28,8 @@ def jobs(engine: Engine, tables: None) -> None:
 
 
 @pytest.mark.usefixtures("jobs")
-def test_status_of_a_module_shows_each_of_its_queues(run: Run, url: str) -> None:
-    lines = run("status", DEPOT, "--url", url).stdout.splitlines()
+def test_status_of_a_module_shows_each_of_its_queues(shell: Shell) -> None:
+    lines = shell("status", DEPOT).stdout.splitlines()
 
     words = [line.split() for line in lines]
     assert words[0][:4] == ["queue", "due", "oldest", "next"]
@@ -55,11 +44,12 @@ def test_status_of_a_module_shows_each_of_its_queues(run: Run, url: str) -> None
 
 @pytest.mark.usefixtures("jobs")
 def test_status_of_a_queue_counts_its_own_jobs_by_status_and_says_that_it_is_paused(
-    run: Run, url: str
+    shell: Shell,
 ) -> None:
-    crates = plain(run("status", CRATES, "--url", url).stdout)
-    barrels = plain(run("status", "tests.cli.depot:barrels", "--url", url).stdout)
-    shelves = run("status", "tests.cli.depot:shelves", "--url", url).stdout
+    crates, barrels, shelves = (
+        plain(shell("status", f"{DEPOT}:{name}").stdout)
+        for name in ("crates", "barrels", "shelves")
+    )
 
     assert ("unclaimed 2" in crates, "failed 1" in crates) == (True, True)
     assert ("unclaimed 1" in barrels, "failed 0" in barrels) == (True, True)
@@ -67,11 +57,11 @@ def test_status_of_a_queue_counts_its_own_jobs_by_status_and_says_that_it_is_pau
 
 
 @pytest.mark.usefixtures("jobs")
-def test_status_as_json_has_numbers_ages_and_workers(run: Run, url: str, engine: Engine) -> None:
-    with Owner(engine, "packer") as owner:
-        with Session(engine) as session, session.begin():
+def test_status_as_json_has_numbers_ages_and_workers(shell: Shell) -> None:
+    with Owner(shell.engine, "packer") as owner:
+        with shell.session() as session:
             register_worker(session, owner.name, [Crate], tables=TABLES)
-        shown = run("status", CRATES, "tests.cli.depot:shelves", "--url", url, "--json").stdout
+        shown = shell("status", CRATES, "tests.cli.depot:shelves", "--json").stdout
 
     crates, shelves = json.loads(shown)
     assert (crates["target"], crates["queue"]) == (CRATES, "crate")
@@ -84,67 +74,48 @@ def test_status_as_json_has_numbers_ages_and_workers(run: Run, url: str, engine:
 
 
 @pytest.mark.usefixtures("jobs")
+def test_status_fits_into_80_columns_with_all_numbers_whole(shell: Shell) -> None:
+    now = datetime.now(UTC)
+    kinds = [
+        {"status": "unclaimed", "run_at": now - timedelta(days=412, hours=23, minutes=30)},
+        {"status": "claimed", "owner": "w", "owner_date": now},
+        {"status": "failed", "owner_date": now},
+    ]
+    with shell.session() as session:
+        for values in kinds:
+            session.execute(insert(Crate), [values] * 10_001)
+        session.add(Crate(run_at=now + timedelta(hours=23, minutes=59)))
+        with Owner(shell.engine, "packer") as owner:
+            name = owner.name
+        register_worker(session, name, [Crate], tables=TABLES)
+
+    shown = shell("status", "tests.cli.depot:a_queue_with_quite_a_long_name", DEPOT)
+
+    line = shown.stdout.splitlines()[1]
+    assert len(line) <= 80
+    assert line.count("10,000+") == 3
+    for whole in ("412d 23h", "23h 5", "1 dead paused"):
+        assert whole in line
+    assert line.startswith("a_queue")
+
+
+@pytest.mark.usefixtures("jobs")
 def test_top_draws_tables_until_a_signal_and_asks_again_if_the_database_goes_away(
-    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+    start: Start, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-
-    def ask(session: Session, queues: Iterable[Any]) -> list[QueueStats]:
-        asked.append(1)
-        if len(asked) == 1:
-            raise OperationalError("SELECT", {}, Exception("the server is gone"))
-        if len(asked) == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return overview(session, queues)
-
-    monkeypatch.setattr(sys.modules["sa_jobqueue.cli.see"], "overview", ask)
     monkeypatch.setenv("FORCE_COLOR", "1")
+    top = start("top", DEPOT, "--url", url, "--every", 0.1)
 
-    shown = run("top", DEPOT, "--url", url, "--every", 0.01)
+    def wait_for(said: str) -> str:
+        return next(line for line in top.stdout or () if said in line)
 
-    assert (shown.exit_code, len(asked)) == (0, 3)
-    assert "the server is gone" in shown.stdout
-    assert "crates" in shown.stdout
+    wait_for("crates")
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE crate RENAME TO elsewhere"))
+    assert "no such table: crate" in wait_for("not read, tried again")
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO crate"))
+    wait_for("crates")
+    top.send_signal(signal.SIGTERM)
 
-
-HOUR = timedelta(hours=1)
-DEAD = WorkerInfo("w", "h", 1, ("q",), datetime.now(UTC), datetime.now(UTC), 0, OwnerState.DEAD)
-
-#: A queue whose every number is long.
-LONG = QueueStats(
-    name="q",
-    due=Count(10_000, more=True),
-    oldest=412 * 24 * HOUR + 23 * HOUR,
-    next_due=None,
-    claimed=Count(10_000, more=True),
-    failed=Count(10_000, more=True),
-    cancelled=None,
-    rate=1234.5,
-    paused=datetime.now(UTC),
-    workers=(DEAD,) * 12,
-)
-
-
-def drawn(queues: dict[str, QueueStats], error: OperationalError | None = None) -> list[str]:
-    console = Console(file=StringIO(), width=80, force_terminal=False)
-    console.print(picture(queues, "postgresql://" + "x" * 90, error))
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue().splitlines()
-
-
-def test_the_picture_fits_into_80_columns_with_all_numbers_whole() -> None:
-    next_due = datetime.now(UTC) + 23 * HOUR + timedelta(minutes=59)
-    lines = drawn({"shop.queues:newsletters_of_the_month": replace(LONG, next_due=next_due)})
-
-    assert len(lines) == 3
-    assert max(map(len, lines)) <= 80
-    for whole in ("10,000+", "412d 23h", "23h 5", "1,234", "12 dead paused"):
-        assert whole in lines[2]
-    assert lines[2].startswith("newslet")
-
-
-def test_the_picture_shows_the_last_numbers_beside_an_error() -> None:
-    lines = drawn({"shop:a": LONG}, OperationalError("SELECT", {}, Exception("gone [red]")))
-
-    assert "10,000+" in lines[2]
-    assert lines[3] == "not read, tried again: gone [red]"
+    assert top.wait(20) == 0

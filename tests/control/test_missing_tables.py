@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import URL, Engine, text
+from sqlalchemy import URL, Engine, MetaData, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, declarative_base
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, MissingTable
 from sa_jobqueue.control import (
@@ -25,7 +25,8 @@ from tests.support import make_engine
 
 from .conftest import TABLES, Letter, claimed_letters
 
-SCHEDULES = Schedules(declarative_base().metadata, name="job_plans")
+PLANS = MetaData()
+SCHEDULES = Schedules(PLANS, name="job_plans")
 
 QUEUES = [JobQueue(Letter)]
 
@@ -77,7 +78,7 @@ def test_a_missing_table_is_named_with_the_way_out(session: Session, table: str)
 
 
 def test_another_error_of_the_database_is_raised_as_it_is(engine: Engine, session: Session) -> None:
-    for metadata in (TABLES.pauses.metadata, SCHEDULES.entity.metadata):
+    for metadata in (TABLES.pauses.metadata, PLANS):
         metadata.create_all(engine)
     SCHEDULES.add(session, "r", Letter, "0 * * * *")
     job = claimed_letters(session)

@@ -14,36 +14,15 @@ from sa_jobqueue.control import (
     pause,
     read_control,
     register_worker,
-    unregister_worker,
     workers,
 )
 
-from .conftest import TABLES, Letter, Parcel
-
-
-def test_a_worker_is_seen_with_its_queues_and_its_jobs_until_it_ends(session: Session) -> None:
-    register_worker(session, "w-1", [Letter, Parcel], tables=TABLES)
-    register_worker(session, "w-1", [Letter, Parcel], jobs=3, tables=TABLES)  # again
-    session.commit()
-
-    (found,) = workers(session, tables=TABLES)
-    assert found.name == "w-1"
-    assert found.queues == ("controlled_letter", "controlled_parcel")
-    assert found.jobs == 3
-    assert found.host
-    assert found.pid
-    assert found.since <= found.seen_at
-    assert found.since.tzinfo is not None
-
-    unregister_worker(session, "w-1", tables=TABLES)
-    assert workers(session, tables=TABLES) == []
+from .conftest import TABLES, Letter, Parcel, listed
 
 
 def test_the_lock_of_a_worker_tells_whether_it_is_alive(engine: Engine, session: Session) -> None:
     def states() -> dict[str, OwnerState]:
-        found = {worker.name: worker.state for worker in workers(session, tables=TABLES)}
-        session.commit()
-        return found
+        return {worker.name: worker.state for worker in listed(session)}
 
     with Owner(engine) as owner:
         name = owner.name
@@ -69,7 +48,7 @@ def test_a_dead_worker_is_forgotten_after_a_day_and_a_living_one_never(
         register_worker(session, "last", [Letter], tables=TABLES)
         session.commit()
 
-        left = {worker.name for worker in workers(session, tables=TABLES)}
+        left = {worker.name for worker in listed(session)}
         assert left == {owner.name, "new", "last"}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -180,6 +182,8 @@ def test_a_worker_is_listed_with_its_jobs_while_it_runs(
 
     assert worker.queues == ("controlled_letter", "controlled_parcel")
     assert worker.state is OwnerState.ALIVE
+    assert (worker.host, worker.pid) == (socket.gethostname(), os.getpid())
+    assert worker.since <= worker.seen_at
     assert listed(session) == []
 
 

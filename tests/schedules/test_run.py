@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -83,35 +82,6 @@ def test_missed_ticks_become_one_job_or_none_or_all_of_them(
     gaps = [(info.name, info.skipped_from, info.skipped_to) for info in SCHEDULES.all(session)]
     assert gaps[:2] == [("all", None, None), ("once", tick, ticks[-1])]
     assert "the schedule skip has missed its ticks" in caplog.text
-
-
-def test_the_jobs_and_the_next_tick_are_one_transaction(session: Session) -> None:
-    tick = add(session)
-
-    SCHEDULES.run_due(session, [reports()])
-    session.rollback()
-
-    assert ticks_of(session) == []
-    assert row(session).next_tick == tick
-    assert len(run(session)) == 1
-
-
-def test_two_schedulers_never_have_the_same_schedule(
-    session: Session, new_session: Callable[[], Session], db_alias: str
-) -> None:
-    for title in ("a", "b"):
-        add(session, title=title)
-    if db_alias == "sqlite":  # it has one writer at a time: by turns
-        assert len(run(session, limit=1)) == len(run(new_session(), limit=10)) == 1
-        return
-    other = new_session()
-
-    first = SCHEDULES.run_due(session, [reports()], limit=1)
-    second = SCHEDULES.run_due(other, [reports()], limit=10)
-    session.commit()
-    other.commit()
-
-    assert sorted(ran.name for ran in (*first, *second)) == ["a", "b"]
 
 
 def test_a_paused_schedule_rests_until_it_is_resumed(session: Session) -> None:

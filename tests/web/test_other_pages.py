@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, func, select
+from sqlalchemy import URL, Engine, NullPool, func, select
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
+from sa_jobqueue import Owner
 from sa_jobqueue.control import register_worker
-from sa_jobqueue.model.indexes import index_of
-from sa_jobqueue.owners.owner import Owner
 from tests.support import make_engine
 
 from .conftest import LONG_AGO, Open, keys_shown, preview_of, texts
-from .models import SCHEDULES, TABLES, Email, emails, plain, scans, visits
+from .models import SCHEDULES, TABLES, ApartBase, Email, emails, plain, scans, visits
 
 
 @pytest.fixture
@@ -27,14 +25,6 @@ def schedule(session: Session) -> None:
     SCHEDULES.add(session, "morning", emails, "0 7 * * *", timezone="Europe/Berlin", values=values)
     SCHEDULES.add(session, "scanning", scans, "0 * * * *")
     session.commit()
-
-
-@pytest.fixture
-def fresh_engine(fresh_database: URL) -> Iterator[Engine]:
-    """An engine whose database is empty."""
-    engine = make_engine(fresh_database)
-    yield engine
-    engine.dispose()
 
 
 def row(session: Session, name: str) -> Any:
@@ -89,8 +79,8 @@ def test_where_nothing_is_declared_the_page_says_how(
     assert way_out in open_page(queues={"plain": plain}).get(path).text
 
 
-def test_where_a_table_is_missing_the_page_says_so(open_page: Open, fresh_engine: Engine) -> None:
-    page = open_page(on=fresh_engine)
+def test_where_a_table_is_missing_the_page_says_so(open_page: Open, fresh_database: URL) -> None:
+    page = open_page(on=make_engine(fresh_database, poolclass=NullPool))
 
     pages = {path: page.get(path) for path in ("/", "/workers", "/schedules", "/doctor")}
 
@@ -167,8 +157,11 @@ def test_a_schedule_of_another_queue_cannot_be_reached(open_page: Open, session:
 
 
 def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> None:
-    index = index_of(plain.mapping.table, "claim")
-    assert index is not None
+    (index,) = (
+        each
+        for each in ApartBase.metadata.tables["page_plain"].indexes
+        if "claim" in str(each.name)
+    )
     index.drop(engine)
     try:
         answer = open_page(queues={"plain": plain}).get("/doctor")

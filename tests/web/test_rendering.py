@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+# Inner: no page makes each duration in a test's time.
 from sa_jobqueue.ages import duration_text
 
 
@@ -15,7 +17,6 @@ from sa_jobqueue.ages import duration_text
         (0.0, "0 s"),
         (0.1234, "0.123 s"),
         (5.3e-05, "0 s"),
-        (timedelta(seconds=1.2), "1.2 s"),
         (180, "3 min"),
         (timedelta(seconds=185), "3 min 5 s"),
         (3_599.7, "60 min"),
@@ -23,7 +24,5 @@ from sa_jobqueue.ages import duration_text
         (timedelta(days=3), "3 d"),
     ],
 )
-def test_a_duration_in_a_sentence_is_as_people_say_it(
-    duration: timedelta | float, text: str
-) -> None:
+def test_a_duration_in_a_sentence_is_as_people_say_it(duration: Any, text: str) -> None:
     assert duration_text(duration) == text

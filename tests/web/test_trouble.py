@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from datetime import timedelta
 from typing import Any
@@ -19,30 +18,28 @@ from tests.support import SERVERS, impatient, make_engine
 from .conftest import Open, add, failed, statuses, texts
 from .models import TABLES, Base, emails
 
-#: A statement of seconds, on each database.
-SLOW = {
-    "sqlite": "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n "
-    "WHERE i < 0",
-    "postgresql": "SELECT pg_sleep(20)",
-    "mysql": "SELECT COUNT(*) FROM information_schema.collations a, "
-    "information_schema.collations b, information_schema.collations c, "
-    "information_schema.collations d",
-    "mariadb": "SELECT SLEEP(20)",
-}
-
 SHORT = timedelta(seconds=1)
 
 
+#: What keeps others from reading a table.
+LOCKS = {
+    "sqlite": "BEGIN EXCLUSIVE",
+    "postgresql": "LOCK TABLE page_email IN ACCESS EXCLUSIVE MODE",
+    "mysql": "LOCK TABLES page_email WRITE",
+    "mariadb": "LOCK TABLES page_email WRITE",
+}
+
+
 def test_a_page_whose_query_takes_too_long_says_so(
-    page: TestClient, monkeypatch: pytest.MonkeyPatch, db_alias: str
+    open_page: Open, engine: Engine, monkeypatch: pytest.MonkeyPatch, db_alias: str
 ) -> None:
-    def slow(session: Session, queues: Any) -> Any:
-        session.execute(text(SLOW[db_alias])).all()
-
+    page = open_page(on=impatient(engine))
     monkeypatch.setattr(rendering, "TIME_LIMIT", SHORT)
-    monkeypatch.setattr(site, "overview", slow)
 
-    answer = page.get("/")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(LOCKS[db_alias])
+        answer = page.get("/")
+        connection.invalidate()
 
     assert answer.status_code == 503
     assert texts(answer, "h1") == ["This took too long"]
@@ -51,14 +48,14 @@ def test_a_page_whose_query_takes_too_long_says_so(
 
 @pytest.mark.only_on(*SERVERS)
 def test_a_server_that_is_away_is_a_plain_page_until_it_is_back(
-    open_page: Open, db_url: URL, unused_port: int
+    open_page: Open, db_url: URL
 ) -> None:
     engine = make_engine(db_url, poolclass=NullPool)
     away: list[bool] = []
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: object, _record: object, _args: object, options: dict[str, Any]) -> None:
-        options["port"] = unused_port if away else db_url.port
+        options["port"] = 1 if away else db_url.port
 
     page = open_page(on=engine)
     before = page.get("/")
@@ -70,15 +67,6 @@ def test_a_server_that_is_away_is_a_plain_page_until_it_is_back(
     assert [answer.status_code for answer in meanwhile] == [503, 503, 503, 503]
     assert texts(meanwhile[0], "h1") == ["The database does not answer"]
     assert (before.status_code, after.status_code) == (200, 200)
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A port where nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("missing", ["pauses", "workers"])
