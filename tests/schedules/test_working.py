@@ -6,11 +6,10 @@ import logging
 import time
 from collections import Counter
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue
@@ -50,18 +49,6 @@ def test_a_worker_runs_what_any_queue_of_its_table_declares(run: Run, session: S
 
     assert declaring.handled_by is None
     assert set(Counter(ticks_of(session)).values()) == {1}
-
-
-@pytest.mark.parametrize("kind", ["AUTOCOMMIT", "bound to classes"])
-def test_schedules_do_not_depend_on_the_applications_kind_of_sessions(
-    engine: Engine, session: Session, kind: str
-) -> None:
-    bind: Any = engine.execution_options(isolation_level="AUTOCOMMIT")
-    if kind != "AUTOCOMMIT":
-        bind = sessionmaker(binds={Report: engine})
-
-    with running(bind, {each_second(): lambda report: None}):
-        until(lambda: done(session) >= 1)
 
 
 def test_a_worker_waits_for_the_next_tick_without_asking(engine: Engine, session: Session) -> None:

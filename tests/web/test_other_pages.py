@@ -1,7 +1,8 @@
-"""The pages of workers, of schedules and of the doctor."""
+"""The pages of workers, of schedules and of the doctor; what all pages share."""
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,14 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from sa_jobqueue import Owner
-from sa_jobqueue.control import register_worker
-from tests.support import make_engine
 
-from .conftest import LONG_AGO, Open, keys_shown, preview_of, texts
+# Inner: no page makes each duration in a test's time.
+from sa_jobqueue.ages import duration_text
+from sa_jobqueue.control import register_worker
+from sa_jobqueue.web import site
+from tests.support import make_engine, until
+
+from .conftest import LONG_AGO, Open, add, keys_shown, preview_of, texts
 from .models import SCHEDULES, TABLES, ApartBase, Email, emails, plain, scans, visits
 
 
@@ -170,3 +175,47 @@ def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> Non
 
     assert 'class="state error"' in answer.text
     assert "Fix: " in answer.text
+
+
+def line_of(page: TestClient) -> list[str]:
+    """Return the points of the plot of due emails, the oldest first."""
+    found = re.search(r'<polyline points="([^"]*)"', page.get("/queues/emails").text)
+    return found[1].split() if found else []
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are taken every hundredth of a second, for a fifth of a second after a look."""
+    monkeypatch.setattr(site, "EVERY", timedelta(milliseconds=10))
+    monkeypatch.setattr(site, "WATCHED", timedelta(milliseconds=200))
+
+
+@pytest.mark.usefixtures("often")
+def test_samples_are_taken_while_somebody_looks_and_no_longer(
+    page: TestClient, session: Session
+) -> None:
+    add(session, Email(id=1))
+    until(lambda: len(line_of(page)) > 3)
+    taken = page.app.state.site.samples  # type: ignore[attr-defined]  # it is a Starlette
+
+    until(lambda: taken._thread is None)  # nobody looks
+    before = len(taken.of("emails"))
+
+    until(lambda: len(line_of(page)) > before + 2)  # somebody looks again
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (0.0, "0 s"),
+        (0.1234, "0.123 s"),
+        (5.3e-05, "0 s"),
+        (180, "3 min"),
+        (timedelta(seconds=185), "3 min 5 s"),
+        (3_599.7, "60 min"),
+        (timedelta(hours=2, minutes=5), "2 h 5 min"),
+        (timedelta(days=3), "3 d"),
+    ],
+)
+def test_a_duration_in_a_sentence_is_as_people_say_it(duration: Any, text: str) -> None:
+    assert duration_text(duration) == text
