@@ -166,8 +166,10 @@ def test_a_queue_is_paused_and_resumed(page: TestClient, session: Session) -> No
         ("emails", {"verb": "reprioritize", "key": "1", "priority": "40000"}),
         ("emails", {"verb": "retry", "key": [str(key) for key in range(501)]}),
         ("emails", {"verb": "release", "key": ["1", "2"], "owner": "w", "confirm": "yes"}),
-        *(("plain", {"verb": verb, "key": "1"}) for verb in ("pause", "reprioritize")),
-        ("plain", {"verb": "retry_failed", "key": "1"}),
+        *(
+            ("plain", {"verb": verb, "key": "1", **CONFIRM})
+            for verb in ("pause", "retry_failed", "reprioritize")
+        ),
     ],
 )
 def test_what_makes_no_sense_or_a_queue_cannot_do_changes_nothing(
@@ -177,9 +179,8 @@ def test_what_makes_no_sense_or_a_queue_cannot_do_changes_nothing(
 
     answers = [page.post(f"/queues/{queue}", data={**form, **more}) for more in ({}, CONFIRM)]
 
-    assert {(each.status_code, *texts(each, "h1")) for each in answers} == {
-        (400, "Nothing was done")
-    }
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert queue == "emails" or texts(answers[1], "h1") == ["Nothing was done"]
     assert statuses(session) == {1: "failed"}
 
 
