@@ -128,8 +128,9 @@ class Shell:
         self.url, self.engine = url, engine
 
     def __call__(self, *arguments: object, answer: str = "") -> Result:
-        """Run a command in this process; `answer` is what the user types."""
-        return self._run(*arguments, "--url", self.url, answer=answer)
+        """Run a command in this process, with our URL unless an engine is named."""
+        where = () if "--engine" in arguments else ("--url", self.url)
+        return self._run(*arguments, *where, answer=answer)
 
     def session(self) -> AbstractContextManager[Session]:
         """Open a session, whose transaction is committed in the end."""

@@ -10,16 +10,17 @@ from typing import Any
 
 import click
 import pytest
-from sqlalchemy import URL, Engine, select
+from sqlalchemy import URL, Engine, insert, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import claim
 from tests.support import make_engine, with_empty_tables
 
 from .conftest import Shell
-from .depot import Base, Crate
+from .depot import Base, Crate, Shelf
 
 CRATES, BARRELS = "tests.cli.depot:crates", "tests.cli.depot:barrels"
+SHELVES = "tests.cli.depot:shelves"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 pytestmark = [
@@ -70,6 +71,22 @@ def test_failed_jobs_are_listed_with_their_errors(shell: Shell) -> None:
         "failed_at": "2020-01-01T00:02:00+00:00",
         "last_error": "later",
     }
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_without_an_index_the_last_rows_are_looked_at_and_retry_refuses(shell: Shell) -> None:
+    shell.add(Shelf(hall="z", number=1, status="failed", owner_date=LONG_AGO))
+    with shell.session() as session:
+        others = [{"hall": "a", "number": n, "status": "done"} for n in range(10_001)]
+        session.execute(insert(Shelf), others)
+
+    listed = shell("failed", SHELVES, "--json")
+    retried = shell("retry", SHELVES, "--failed", "--yes")
+
+    assert [job["key"] for job in json.loads(listed.stdout)] == [["z", 1]]
+    assert '"failed_index": True' in listed.stderr
+    assert (retried.exit_code, len(retried.stderr.splitlines())) == (1, 1)
+    assert '"failed_index": True' in retried.stderr
 
 
 LEFT = "left alone, for their status or queue is another: "

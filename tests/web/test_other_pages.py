@@ -161,17 +161,13 @@ def test_a_schedule_of_another_queue_cannot_be_reached(open_page: Open, session:
 # The doctor
 
 
-def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> None:
-    (index,) = (
-        each
-        for each in ApartBase.metadata.tables["page_plain"].indexes
-        if "claim" in str(each.name)
-    )
-    index.drop(engine)
-    try:
-        answer = open_page(queues={"plain": plain}).get("/doctor")
-    finally:
-        index.create(engine)
+def test_a_finding_is_shown_with_its_fix(open_page: Open, fresh_database: URL) -> None:
+    engine = make_engine(fresh_database, poolclass=NullPool)
+    ApartBase.metadata.create_all(engine)
+    for index in ApartBase.metadata.tables["page_plain"].indexes:
+        index.drop(engine)
+
+    answer = open_page(on=engine, queues={"plain": plain}).get("/doctor")
 
     assert 'class="state error"' in answer.text
     assert "Fix: " in answer.text
