@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from sa_jobqueue.counts.count import forget_schema
 from sa_jobqueue.web import Access, Visitor, app
 from tests.support import make_engine, with_empty_tables
 
@@ -41,7 +40,6 @@ def page_engine(db_url: URL) -> Iterator[Engine]:
 @pytest.fixture
 def engine(page_engine: Engine) -> Engine:
     """The engine with empty tables."""
-    forget_schema()
     with Session(page_engine) as session, session.begin():
         session.query(Plain).delete()
     return with_empty_tables(page_engine, Base.metadata)

@@ -12,9 +12,8 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import JobQueue, claim
+from sa_jobqueue import JobQueue, Owner, claim
 from sa_jobqueue.control import pause, register_worker
-from sa_jobqueue.owners.owner import Owner
 
 from .conftest import LONG_AGO, Open, add, failed, keys_shown, preview_of, texts
 from .models import QUEUES, TABLES, Email, Plain, Scan, Visit, absent, emails
