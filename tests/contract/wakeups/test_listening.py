@@ -13,7 +13,6 @@ from sqlalchemy import URL, create_engine
 
 # Inner: the 15 s of docs/wake-ups.md are too long for a test.
 from sa_jobqueue.wakeups import listening
-from tests.contract.owners.conftest import behind_pooler as behind_pooler
 from tests.contract.wakeups.models import Parcel, empty
 from tests.contract.wakeups.support import SOON, add_later, elsewhere, idle, until_handled
 from tests.contract.worker.driver import Workers
@@ -83,8 +82,11 @@ def connected(url: URL) -> object:
     return psycopg2.connect(plain.render_as_string(hide_password=False))
 
 
-@pytest.mark.usefixtures("behind_pooler")
-def test_nobody_listens_through_a_pooler(apart: Workers, caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_listens_through_a_pooler(
+    apart: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Inner: no pooler stands between this test and its server.
+    monkeypatch.setattr("sa_jobqueue.dialects.postgresql.PostgreSQL.through_pooler", lambda *_: True)
     with idle(apart, Parcel, owner="w"):
         until(lambda: told(caplog) == ["away"], SOON)
         add_later(apart.plain, Parcel, "a")
