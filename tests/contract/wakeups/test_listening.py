@@ -86,7 +86,9 @@ def test_nobody_listens_through_a_pooler(
     apart: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Inner: no pooler stands between this test and its server.
-    monkeypatch.setattr("sa_jobqueue.dialects.postgresql.PostgreSQL.through_pooler", lambda *_: True)
+    monkeypatch.setattr(
+        "sa_jobqueue.dialects.postgresql.PostgreSQL.through_pooler", lambda *_: True
+    )
     with idle(apart, Parcel, owner="w"):
         until(lambda: told(caplog) == ["away"], SOON)
         add_later(apart.plain, Parcel, "a")
