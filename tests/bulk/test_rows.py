@@ -274,6 +274,7 @@ def test_a_load_goes_on_with_rows_of_every_kind(
 def test_other_rows_than_at_first_are_refused_but_by_a_rollback(
     engine: Engine, log: FileLog, rows: list[Any], as_list: bool
 ) -> None:
+    load_of(engine, log).prepare()  # all batches are logged
     kill_after(2, load_of(engine, log))
     changed = load_of(engine, log, rows if as_list else iter(rows))
 
