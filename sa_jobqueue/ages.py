@@ -15,13 +15,10 @@ def age_text(age: timedelta | None, unknown: str = "-") -> str:
     if age is None:
         return unknown
     seconds = max(round(age.total_seconds()), 0)
-    if seconds < _MINUTE:
-        return f"{seconds}s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE}m {seconds % _MINUTE}s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR}h {seconds % _HOUR // _MINUTE}m"
-    return f"{seconds // _DAY}d {seconds % _DAY // _HOUR}h"
+    for unit, name, part, part_name in _UNITS:
+        if seconds >= unit:
+            return f"{seconds // unit}{name[0]} {seconds % unit // part}{part_name[0]}"
+    return f"{seconds}s"
 
 
 def duration_text(duration: timedelta | float) -> str:

@@ -48,7 +48,7 @@ from .errors import ArgumentError, NotClaimed
 from .fence.claim import fence_of, jobs_with_keys
 from .fence.token import Fence
 from .model.columns import OWNER_LENGTH, timestamp_type
-from .model.keys import CONTROL, beside, mapping_of_queue, queue_name
+from .model.keys import CONTROL, beside, key_json, mapping_of_queue, queue_name
 from .model.mapping import QueueMapping, any_mapping_of
 from .model.status import status_is
 from .owners.alive import OwnerState, owner_states
@@ -280,7 +280,7 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
         status_is(status, *statuses),
         owner.is_not(None),
     )
-    key = {"queue_table": mapping.table.fullname, "job_key": key_text(identity)}
+    key = {"queue_table": mapping.table.fullname, "job_key": key_json(identity)[:KEY_LENGTH]}
     known = [stops.c[name] == value for name, value in key.items()]
     with writing(session_of(session), mapping) as writer, writer.atomically():
         # On a database with one writer, wait for the write lock before the read: a transactional
@@ -298,11 +298,6 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
                 # Another session may have written this request meanwhile.
                 writer.core(writer.database.insert_new(stops).values({**key, **values}))
     return asked is not None
-
-
-def key_text(identity: tuple[Any, ...]) -> str:
-    """Write a primary key as text, such as ``[7]``."""
-    return json.dumps(list(identity), default=str)[:KEY_LENGTH]
 
 
 @dataclass(frozen=True)
@@ -326,7 +321,7 @@ class ControlState:
         if not self.stops:
             return False
         table = any_mapping_of(fence.entity).table.fullname
-        key = key_text(fence.identity)
+        key = key_json(fence.identity)[:KEY_LENGTH]
         return any((table, key, as_utc(date)) in self.stops for date in fence.token.dates)
 
 

@@ -13,8 +13,9 @@
 The functions of the package are the same verbs, without a JobQueue. Keep the JobQueue where you
 claim often: a claim with it takes about a millisecond less Python.
 
-A new verb is a function in ``verbs/``, its name in :data:`VERBS`, and a method here and in
-``asyncio/``. ``tests/unit/test_verbs.py`` names what is missing.
+A new verb is a function in ``verbs/``, and a method here and in ``asyncio/``: the method has the
+function's parameters, except those that the queue states already. ``tests/unit/test_verbs.py``
+names what is missing.
 """
 
 from __future__ import annotations
@@ -59,29 +60,6 @@ from .verbs.turn import turn_in_one
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
-
-#: The verbs of a job's life, in its order. :mod:`sa_jobqueue` and :mod:`sa_jobqueue.asyncio`
-#: have each as a function, JobQueue, AsyncJobQueue and the queue of a workflow's step as a
-#: method: the method has the function's parameters, except those that the queue states already.
-VERBS = (
-    "enqueue",
-    "claim",
-    "claimed_by",
-    "renew",
-    "complete",
-    "fail",
-    "release",
-    "cancel_claimed",
-    "reap",
-    "cancel",
-    "retry",
-    "reprioritize",
-    "prune",
-    "count_by_status",
-    "stats",
-    "position",
-    "waiting_time",
-)
 
 
 @dataclass(frozen=True)

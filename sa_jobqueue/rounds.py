@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Engine, Table, and_, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Engine, Table, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from .dialects import is_integrity_error
@@ -44,7 +44,7 @@ from .errors import ArgumentError
 from .events.event import Event
 from .events.notes import note, note_claimable, tell
 from .model.columns import round_table
-from .model.keys import by_key, key_batches, key_is_in, key_values, row_like
+from .model.keys import beyond, by_key, key_batches, key_is_in, key_values
 from .model.mapping import QueueMapping, any_mapping_of
 from .model.status import CLAIMED, UNCLAIMED, status_is
 from .model.transitions import FINISHED, left_by, put_in_round, words_of
@@ -226,9 +226,7 @@ class _Start:
     def _put_chunk(self, writer: Writer, number: int, after: Key) -> tuple[int, Key | None]:
         """Put in the next chunk; return how many rows, and its last key or None at the end."""
         mapping, keys = self.mapping, self.mapping.key_attributes
-        behind: list[Any] = [key > value for key, value in zip(keys, after, strict=False)]
-        if len(after) > 1:  # the first criterion bounds the index on every database
-            behind = [keys[0] >= after[0], tuple_(*keys) > row_like(keys, after)]
+        behind = beyond(keys, after, writer.database) if after else []
         older = mapping.attribute("round").between(1 - number, number - 1)
         found = select(*keys).where(*self.where, older, *behind)
         found = by_key(found, mapping.table, writer.database).order_by(*keys).limit(self.chunk)

@@ -25,7 +25,6 @@ from decimal import Decimal
 from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeVar
-from uuid import UUID
 
 from sqlalchemy import Column, Engine, select
 from sqlalchemy.orm import Session
@@ -35,6 +34,7 @@ from .dialects import database_of
 from .dialects.clock import as_utc
 from .errors import ArgumentError, ClaimLost
 from .fence.claim import jobs_with_keys
+from .model.columns import FROM_TEXT
 from .model.keys import key_batches, key_is_in, key_values
 from .model.mapping import QueueMapping
 from .queue import JobQueue
@@ -133,38 +133,30 @@ class Steering:
         return run_with_retries(self.engine, limited, within=limit)
 
 
-def retry_jobs(queue: JobQueue[Any], statuses: Mapping[str, str]) -> Verb:
-    """Return a function that retries jobs.
+def unless_changed(mapping: QueueMapping, role: str, seen: Mapping[str, str], verb: Verb) -> Verb:
+    """Return a verb that leaves jobs alone whose status, or owner, is another by now.
 
     Args:
-        statuses: by the texts of keys; leave a job alone that has another status by now.
+        seen: what it was, by the texts of keys.
     """
+    value = attrgetter(mapping.attributes[role])
 
-    def work(session: Session, jobs: list[Any]) -> list[Any]:
-        mapping, pairs = queue.mapping, zip(jobs, _keys(jobs), strict=True)
-        status = attrgetter(mapping.attributes["status"])
-        same = [
-            job for job, key in pairs if statuses.get(key_text(key)) == mapping.told(status(job))
-        ]
-        return queue.retry(session, same)
+    def work(session: Session, jobs: list[Any]) -> Iterable[Any]:
+        pairs = zip(jobs, _keys(jobs), strict=True)
+        same = [job for job, key in pairs if seen.get(key_text(key)) == mapping.told(value(job))]
+        return verb(session, same)
 
     return work
 
 
-def release_jobs(queue: JobQueue[Any], owners: Mapping[str, str] | None = None) -> Verb:
-    """Return a function that releases those of the jobs that are claimed.
-
-    Args:
-        owners: by the texts of keys; leave a job alone that another owner has by now. None:
-            whoever has them.
-    """
+def release_jobs(queue: JobQueue[Any]) -> Verb:
+    """Return a verb that releases those of the jobs that are claimed, whoever has them."""
 
     def work(session: Session, jobs: list[Any]) -> list[Any]:
         owner = queue.mapping.attributes["owner"]
         owned: dict[str, set[Key]] = {}
         for job, key in zip(jobs, _keys(jobs), strict=True):
-            name = getattr(job, owner)
-            if name and (owners is None or owners.get(key_text(key)) == name):
+            if name := getattr(job, owner):
                 owned.setdefault(name, set()).add(key)
         return [
             released
@@ -203,15 +195,19 @@ def keys_from(mapping: QueueMapping, texts: Iterable[str]) -> list[Key]:
     return list(dict.fromkeys(key_from(mapping, text) for text in texts))
 
 
-def key_from(mapping: QueueMapping, text: str) -> Key:
+def key_from(mapping: QueueMapping, text: str, *before: Column[Any]) -> Key:
     """Read a primary key.
+
+    Args:
+        before: columns whose values stand before those of the key.
 
     Raises:
         ArgumentError: it is no key of the table.
     """
+    columns = (*before, *mapping.keys)
     try:
-        parts = _parts(text) if len(mapping.keys) > 1 else [text]
-        return tuple(_value(*pair) for pair in zip(mapping.keys, parts, strict=True))
+        parts = _parts(text) if len(columns) > 1 else [text]
+        return tuple(_value(*pair) for pair in zip(columns, parts, strict=True))
     except (ValueError, ArithmeticError, LookupError, StopIteration) as error:
         names = ",".join(column.name for column in mapping.keys)
         raise ArgumentError(f"{text!r} is no key of {mapping}, which is {names}") from error
@@ -229,14 +225,10 @@ def _parts(text: str) -> list[str]:
 
 
 _READERS: Mapping[type[Any], Callable[[str], Any]] = {
+    **FROM_TEXT,
     int: int,
-    UUID: UUID,
-    Decimal: Decimal,
     float: float,
     bool: {"True": True, "False": False}.__getitem__,
-    date: date.fromisoformat,
-    datetime: datetime.fromisoformat,
-    time: time.fromisoformat,
     bytes: bytes.fromhex,
 }
 

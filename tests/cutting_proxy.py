@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from sqlalchemy import URL
 
-from tests.proxy import Proxy
+from tests.proxy import Proxy, end
 
 #: Rows are locked, and nobody passes over them.
 SKIP_LOCKED = re.compile(rb" SKIP LOCKED")
@@ -41,7 +41,7 @@ class CuttingProxy(Proxy):
         super().__init__(url)
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        if sink.getpeername()[1] != self._target[1]:  # an answer of the server
+        if not self._is_client(source):
             super()._forward(source, sink)
             return
         with suppress(OSError):
@@ -49,8 +49,7 @@ class CuttingProxy(Proxy):
                 without = cut_out(self._clause, packet)
                 self.cut += without != packet
                 sink.sendall(without)
-        with suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
+        end(sink)
 
 
 def cut_out(clause: re.Pattern[bytes], packet: bytes) -> bytes:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
 from sqlalchemy import URL
 
 from sa_jobqueue import NamedLock, named_lock
+
+# Inner: nothing public tells that a process has begun to wait.
 from sa_jobqueue.dialects.named_locks import Deadline
 from tests.processes import FORKSERVER
 from tests.support import make_engine
@@ -74,12 +74,7 @@ class Locker:
     def __enter__(self) -> Locker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self._pipe.close()
         self.process.close()
@@ -101,8 +96,6 @@ def obey(url: str, name: str, told: Connection) -> None:
 
 
 def done(lock: NamedLock, told: Connection, what: str, arguments: tuple[Any, ...]) -> Any:
-    if what == "fork":
-        return fork(lock)
     if what == "wait":
         return wait(lock, told)
     found = getattr(lock, what)
@@ -121,15 +114,3 @@ def wait(lock: NamedLock, told: Connection) -> bool:
 
     with patch.object(Deadline, "left", announced):
         return lock.acquire(None)
-
-
-def fork(lock: NamedLock) -> tuple[int, bool, bool]:
-    """Fork a child that lives on; return its pid and whether it holds or has lost the lock."""
-    here, there = multiprocessing.Pipe()
-    child = os.fork()
-    if child == 0:
-        there.send((lock.held, lock.lost))
-        del lock
-        signal.pause()
-    held, lost = here.recv()
-    return child, held, lost

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import TypeVar
 
 from sqlalchemy import ForeignKey, String, Uuid, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
+
+T = TypeVar("T")
 
 
 class Base(DeclarativeBase):
@@ -129,34 +132,28 @@ class Dog(Animal):
     trick: Mapped[str | None] = mapped_column(String(20))
 
 
-def add_emails(session: Session, *recipients: str) -> list[Email]:
-    """Commit an email for each recipient, in this order."""
-    emails = [Email(recipient=recipient) for recipient in recipients]
-    for email in emails:
-        session.add(email)
+def add(session: Session, jobs: list[T]) -> list[T]:
+    """Commit jobs in this order, and return them."""
+    for job in jobs:
+        session.add(job)
         session.flush()
     session.commit()
-    return emails
+    return jobs
+
+
+def add_emails(session: Session, *recipients: str) -> list[Email]:
+    """Commit an email for each recipient, in this order."""
+    return add(session, [Email(recipient=recipient) for recipient in recipients])
 
 
 def add_tasks(session: Session, *names: str, **columns: object) -> list[Task]:
     """Commit a task for each name, in this order."""
-    tasks = [Task(name=name, **columns) for name in names]
-    for task in tasks:
-        session.add(task)
-        session.flush()
-    session.commit()
-    return tasks
+    return add(session, [Task(name=name, **columns) for name in names])
 
 
 def add_renders(session: Session, count: int) -> list[Render]:
     """Commit so many jobs."""
-    renders = [Render() for _ in range(count)]
-    for render in renders:
-        session.add(render)
-        session.flush()
-    session.commit()
-    return renders
+    return add(session, [Render() for _ in range(count)])
 
 
 def recipients(emails: object) -> list[str]:
@@ -165,25 +162,3 @@ def recipients(emails: object) -> list[str]:
 
 def names(tasks: object) -> list[str]:
     return [task.name for task in tasks]  # type: ignore[attr-defined]  # any iterable
-
-
-__all__ = [
-    "Account",
-    "Animal",
-    "Base",
-    "Cat",
-    "Document",
-    "Dog",
-    "Email",
-    "Letter",
-    "Message",
-    "Order",
-    "Pair",
-    "Render",
-    "Task",
-    "add_emails",
-    "add_renders",
-    "add_tasks",
-    "names",
-    "recipients",
-]

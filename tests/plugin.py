@@ -25,7 +25,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from sqlalchemy import URL, make_url
+from sqlalchemy import URL
 
 from tests.servers import DATABASES, Server, ServerUnavailable, alias_of, provide, server_as_written
 from tests.servers.sqlite import SQLiteServer, refuse_to_open
@@ -214,18 +214,17 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Name the servers that are tested, and the databases that are left out."""
+    """Name the servers that are tested."""
     run = config.stash.get(RUN, None)
     if run is None:
         return []
-    tested = [f"{database}: {server}" for database, server in run.servers.items()]
-    return [*tested, *(f"left out: {error}" for error in run.left_out)]
+    return [f"{database}: {server}" for database, server in run.servers.items()]
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Name the databases left out again at the end, where a reader looks."""
+    """Name the databases left out at the end, where a reader looks."""
     run = config.stash.get(RUN, None)
     if run is not None and run.left_out:
         terminalreporter.section("databases left out", yellow=True)
@@ -339,25 +338,19 @@ def is_apart(item: pytest.Item) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Databases(Mapping[str, str]):
-    """Map aliases to URLs of this worker's scratch databases, created by the first access."""
+class Databases:
+    """This worker's scratch databases, each created by its first use."""
 
     run: Run
     worker: str
     workers: int
-    urls: dict[str, str] = field(default_factory=dict)
+    urls: dict[str, URL] = field(default_factory=dict)
 
-    def __getitem__(self, alias: str) -> str:
+    def url(self, alias: str) -> URL:
         if alias not in self.urls:
-            url = self.create(self.run.servers[alias], f"{self.run.prefix}_{self.worker}")
-            self.urls[alias] = url.render_as_string(hide_password=False)
+            name = f"{self.run.prefix}_{self.worker}"
+            self.urls[alias] = self.create(self.run.servers[alias], name)
         return self.urls[alias]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.run.servers)
-
-    def __len__(self) -> int:
-        return len(self.run.servers)
 
     def create(self, server: Server, name: str) -> URL:
         """Create a scratch database; a database that others may use is for a single worker."""
@@ -373,7 +366,7 @@ class Databases(Mapping[str, str]):
 
 @pytest.fixture(scope="session")
 def databases(request: pytest.FixtureRequest) -> Databases:
-    """Map each alias to the URL of this worker's scratch database, as a string."""
+    """Give this worker's scratch databases."""
     about = getattr(request.config, "workerinput", {})
     return Databases(
         run=request.config.stash[RUN],
@@ -392,7 +385,7 @@ def db_alias(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def db_url(databases: Databases, db_alias: str) -> URL:
     """Give the URL of this worker's scratch database on the server that the test runs on."""
-    return make_url(databases[db_alias])
+    return databases.url(db_alias)
 
 
 @pytest.fixture

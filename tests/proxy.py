@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import URL
@@ -23,10 +22,18 @@ class Proxy:
             engine = create_engine(proxy.url)
             ...
             proxy.go_silent()       # as if the power had gone: nobody says farewell
+
+    Args:
+        to: says for each connection to which port of the server's host it leads; None: the client
+            is turned away.
     """
 
-    def __init__(self, url: URL, *, port: int = 0) -> None:
-        self._target = (url.host or "localhost", url.port or _standard_port(url))
+    def __init__(
+        self, url: URL, *, port: int = 0, to: Callable[[], int | None] | None = None
+    ) -> None:
+        self._host = url.host or "localhost"
+        server = url.port or STANDARD_PORTS[url.get_backend_name()]
+        self._to = to or (lambda: server)
         self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets = [self._listener]
         self._threads: list[threading.Thread] = []
@@ -48,8 +55,7 @@ class Proxy:
         """Close everything."""
         self._over.set()
         for opened in self._sockets:
-            with suppress(OSError):  # the other thread closed it first
-                opened.shutdown(socket.SHUT_RDWR)
+            end(opened)
             opened.close()
         for thread in self._threads:
             thread.join(10)
@@ -57,12 +63,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _accept(self) -> None:
@@ -71,10 +72,22 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
-            self._sockets += [client, server]
-            self._start(self._forward, client, server)
-            self._start(self._forward, server, client)
+            self._start(self._connect, client)
+
+    def _connect(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            port = self._to()
+            if port is None:
+                return
+            with socket.create_connection((self._host, port)) as server:
+                self._sockets += [client, server]
+                answers = self._start(self._forward, server, client)
+                self._forward(client, server)
+                answers.join()
+
+    def _is_client(self, source: socket.socket) -> bool:
+        """Tell whether a client is at the other end of a connection."""
+        return bool(source.getsockname() == self._listener.getsockname())
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         silent = self._silent
@@ -85,14 +98,16 @@ class Proxy:
                 sink.sendall(data)
         if silent.is_set():
             self._over.wait()
-        with suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
+        end(sink)
 
-    def _start(self, work: Callable[..., None], *arguments: socket.socket) -> None:
+    def _start(self, work: Callable[..., None], *arguments: socket.socket) -> threading.Thread:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
 
-def _standard_port(url: URL) -> int:
-    return STANDARD_PORTS[url.get_backend_name()]
+def end(opened: socket.socket) -> None:
+    """End a connection in both directions, unless it has ended."""
+    with suppress(OSError):
+        opened.shutdown(socket.SHUT_RDWR)

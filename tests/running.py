@@ -50,7 +50,7 @@ def running(
 ) -> Iterator[Worker[Any]]:
     """Run a worker until the block ends."""
     worker: Worker[Any] = Worker(engine, _queues(handlers), **{"poll": SOON, **options})
-    with _in_thread(worker, worker.run):
+    with beside(worker, worker.run):
         yield worker
 
 
@@ -59,7 +59,7 @@ def running_async(
     engine: AsyncEngine, handlers: Handlers, **options: Any
 ) -> Iterator[AsyncWorker[Any]]:
     """Run an AsyncWorker until the block ends; its handlers wait for threads."""
-    awaited = {entity: _awaited(handler) for entity, handler in handlers.items()}
+    awaited = {entity: in_thread(handler) for entity, handler in handlers.items()}
     worker: AsyncWorker[Any] = AsyncWorker(engine, _queues(awaited), **{"poll": SOON, **options})
 
     async def run() -> None:
@@ -68,7 +68,7 @@ def running_async(
         finally:
             await engine.dispose()
 
-    with _in_thread(worker, lambda: asyncio.run(run())):
+    with beside(worker, lambda: asyncio.run(run())):
         yield worker
 
 
@@ -81,7 +81,9 @@ def _queues(handlers: Handlers) -> list[JobQueue[Any]]:
     return queues
 
 
-def _awaited(handler: Callable[[Any], Any]) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+def in_thread(handler: Callable[[Any], Any]) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+    """Return an awaited handler that lets a thread do the work."""
+
     async def handle(job: Any) -> Any:
         run = contextvars.copy_context().run
         return await asyncio.get_running_loop().run_in_executor(None, run, handler, job)
@@ -90,7 +92,8 @@ def _awaited(handler: Callable[[Any], Any]) -> Callable[[Any], Coroutine[Any, An
 
 
 @contextmanager
-def _in_thread(worker: Worker[Any] | AsyncWorker[Any], run: Callable[[], None]) -> Iterator[None]:
+def beside(worker: Worker[Any] | AsyncWorker[Any], run: Callable[[], None]) -> Iterator[None]:
+    """Run a worker in a thread until the block ends."""
     errors: list[BaseException] = []
 
     def work() -> None:

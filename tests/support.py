@@ -215,22 +215,32 @@ def statements_seen(engine: Engine) -> Iterator[list[str]]:
         event.remove(engine, "before_cursor_execute", see)
 
 
-def cut_connections(url: URL, alias: str) -> None:
-    """End every connection to a database but our own."""
-    engine = make_engine(url, poolclass=NullPool)
+#: The connections to a database but our own, and how one of them is ended.
+OTHERS = {
+    "postgresql": (
+        "SELECT pid FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        "SELECT pg_terminate_backend({})",
+    ),
+    "mysql": (
+        "SELECT id FROM information_schema.processlist "
+        "WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+        "KILL {}",
+    ),
+}
+OTHERS["mariadb"] = OTHERS["mysql"]
+
+
+def cut_connections(
+    url: URL, alias: str, chosen: Callable[[list[int]], list[int]] = lambda numbers: numbers
+) -> None:
+    """End every connection to a database but our own, or those that are chosen by their numbers."""
+    listed, ends = OTHERS[alias]
+    engine = make_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        if alias == "postgresql":
-            connection.exec_driver_sql(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            return
-        ids = connection.exec_driver_sql(
-            "SELECT id FROM information_schema.processlist "
-            "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        ).scalars()
-        for number in ids.all():
-            connection.exec_driver_sql(f"KILL {number}")
+        numbers = sorted(connection.exec_driver_sql(listed).scalars())
+        for number in chosen(numbers):
+            connection.exec_driver_sql(ends.format(number))
 
 
 def until(true: Callable[[], object], seconds: float = 30) -> None:
@@ -270,3 +280,9 @@ def variables_hidden(engine: Engine) -> Iterator[None]:
     event.listen(engine, "before_cursor_execute", hide, retval=True)
     yield
     event.remove(engine, "before_cursor_execute", hide)
+
+
+def is_like(text: str, parts: str) -> bool:
+    """Tell whether a text begins with these parts, in their order; ".." stands for anything."""
+    pattern = ".*".join(re.escape(part.strip()) for part in parts.split(".. "))
+    return re.match(pattern, text, re.DOTALL) is not None

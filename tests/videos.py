@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.workflow import Transition, Workflow
-from tests.models import Base
+from tests.models import Base, add
 
 
 class S(StrEnum):
@@ -102,9 +102,4 @@ def log(session: Session, transition: Transition) -> None:
 
 def add_videos(session: Session, *titles: str, **columns: object) -> list[Video]:
     """Commit a video for each title, in this order."""
-    added = [Video(title=title, **columns) for title in titles]
-    for video in added:
-        session.add(video)
-        session.flush()
-    session.commit()
-    return added
+    return add(session, [Video(title=title, **columns) for title in titles])

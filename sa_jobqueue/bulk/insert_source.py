@@ -40,7 +40,7 @@ from ..errors import ArgumentError, SourceChanged
 from ..model.mapping import mapping_of, word_of
 from ..model.status import UNCLAIMED
 from ..sessions.transactions import transaction
-from .manager import Metadata, Source, sync_iterator
+from .manager import Metadata, Source, Write, sync_iterator
 from .row_writer import (
     Destination,
     Key,
@@ -211,12 +211,16 @@ class InsertSource(Source[RowBatch]):
         return {}
 
     @contextmanager
-    def open_writer(self, load: str, wait: timedelta) -> Iterator[RowWriter]:
+    def open_writer(self, load: str, wait: timedelta) -> Iterator[Write[RowBatch]]:
         """Open a connection, which holds the load's lock for as long as it lives."""
         with connected(self.engine) as connection:
             hold_lock(connection, load, wait)
-            keep, defaults = self.on_existing == "keep", self.defaults()
-            yield RowWriter(self.destination, connection, keep=keep, defaults=defaults)
+            yield RowWriter(
+                destination=self.destination,
+                connection=connection,
+                keep=self.on_existing == "keep",
+                defaults={**self.destination.defaults, **self.defaults()},
+            ).write
 
 
 class EnqueueSource(InsertSource):

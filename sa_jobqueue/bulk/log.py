@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -69,6 +69,9 @@ class Log(ABC):
     name: str
     marks: bytearray
     redo_ended: bool
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
     # -- what a subclass provides ---------------------------------------
 
@@ -185,10 +188,9 @@ class Log(ABC):
         self.append({"redo_ended": True}, durable=True)
         self.redo_ended = True
 
-    def redo(self, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        """Read batches lazily, in the order of these numbers."""
-        for number in numbers:
-            yield number, self.entry_at(self._redo[number])["redo"]
+    def redo(self, number: int) -> Any:
+        """Read a batch."""
+        return self.entry_at(self._redo[number])["redo"]
 
     def mark(
         self, number: int, mark: int, *, kept: Any = None, connection: Connection | None = None
@@ -217,38 +219,38 @@ class Entry:
 
     Attributes:
         before: the batch's mark when work on it began.
+        mark: its mark after the work: INSERTED or REMOVED.
     """
 
     log: Log
     number: int
     before: int
+    mark: int
 
     @property
     def in_doubt(self) -> bool:
         """Whether nobody knows if a killed process committed this batch."""
         return self.before in IN_DOUBT.values()
 
-    def before_commit(
-        self, mark: int, connection: Connection | None = None, kept: Any = None
-    ) -> None:
+    def before_commit(self, connection: Connection | None = None, kept: Any = None) -> None:
         """Note that the batch is about to be committed, in its transaction where possible."""
         if connection is not None and self.log.shares_transactions(connection.engine):
-            self.log.mark(self.number, mark, kept=kept, connection=connection)
+            self.log.mark(self.number, self.mark, kept=kept, connection=connection)
         else:
-            self._mark(IN_DOUBT[mark], kept)
+            self._set(IN_DOUBT[self.mark], kept)
 
-    def after_commit(self, mark: int) -> None:
+    def after_commit(self) -> None:
         """Note that the batch is committed."""
-        if self.log.marks[self.number] == IN_DOUBT[mark]:
-            self._mark(mark)
-        self.log.marks[self.number] = mark
+        if self.log.marks[self.number] == IN_DOUBT[self.mark]:
+            self._set(self.mark)
+        self.log.marks[self.number] = self.mark
 
     def not_committed(self) -> None:
         """Note that the batch is as it was when work on it began."""
         if self.log.marks[self.number] != self.before:
-            self._mark(self.before)
+            self._set(self.before)
 
-    def _mark(self, mark: int, kept: Any = None) -> None:
+    def _set(self, mark: int, kept: Any = None) -> None:
         self.log.mark(self.number, mark, kept=kept)
         self.log.marks[self.number] = mark
 

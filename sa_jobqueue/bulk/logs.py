@@ -103,9 +103,6 @@ class DatabaseLog(Log):
         self.table = load_table(MetaData()) if table is None else table
         self._lock: NamedLock | None = None
 
-    def __repr__(self) -> str:
-        return f"DatabaseLog({self.engine!r}, {self.name!r})"
-
     def lock(self) -> bool:
         lock = self._named_lock()
         if not lock.acquire(timedelta(0)):
@@ -197,9 +194,6 @@ class FileLog(Log):
         self._size = 0
         self._lock: int | None = None
         self._file: BinaryIO | None = None
-
-    def __repr__(self) -> str:
-        return f"FileLog({self.name!r})"
 
     def lock(self) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)

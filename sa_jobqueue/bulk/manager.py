@@ -37,7 +37,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ..errors import ArgumentError, LoadStopped
 from .log import (
@@ -185,7 +185,7 @@ class BulkLoad(Generic[S]):
         with self._called("rollback") as state:
             if state in (LoadState.BLOCKED, LoadState.CLEANING):
                 self._enter(LoadState.BLOCKED)
-                self._write("rollback", self._to_roll_back())
+                self._write(REMOVED, self._to_roll_back())
             if state is not LoadState.CANCELLED:
                 self._enter(LoadState.CANCELLED)
 
@@ -252,18 +252,17 @@ class BulkLoad(Generic[S]):
             if state in NOTHING_TO_DO.get(verb, ()):
                 return
             self._enter(LoadState.INSERTING)
-            self._write("update", self._to_insert())
+            self._write(INSERTED, self._to_insert())
             self.source.finish(batch for _, batch in self._logged(range(len(self.log.marks))))
             self._enter(LoadState.CLEANING)
 
-    def _write(self, verb: Literal["update", "rollback"], batches: Numbered) -> None:
+    def _write(self, mark: int, batches: Numbered) -> None:
         assert self._head is not None
-        with closing(batches), self.source.open_writer(self._head.id, self.wait) as writer:
+        with closing(batches), self.source.open_writer(self._head.id, self.wait) as write:
             # A killed process's last COMMIT may have come after the log was opened.
             self.log.read()
             for number, batch in batches:
-                entry = Entry(self.log, number, self.log.marks[number])
-                getattr(writer, verb)(batch, entry)
+                write(batch, Entry(self.log, number, self.log.marks[number], mark))
                 self._report()
 
     # -- batches --------------------------------------------------------
@@ -286,9 +285,9 @@ class BulkLoad(Generic[S]):
 
     def _logged(self, numbers: Iterable[int]) -> Numbered:
         """Yield batches of the redo log, without the rows, which are not logged."""
-        for number, logged in self.log.redo(list(numbers)):
+        for number in numbers:
             self._check_stop()
-            yield number, self.source.decode(logged)
+            yield number, self.source.decode(self.log.redo(number))
 
     def _divide(self) -> Numbered:
         """Divide the source after the last logged batch; log each batch before it is yielded."""
@@ -385,16 +384,8 @@ class Metadata:
             )
 
 
-class Writer(ABC, Generic[B]):
-    """Brings batches in and takes them back, each together with its entry in the log."""
-
-    @abstractmethod
-    def update(self, batch: B, entry: Entry) -> None:
-        """Bring a batch in, and write its entry."""
-
-    @abstractmethod
-    def rollback(self, batch: B, entry: Entry) -> None:
-        """Take a batch back, and write its entry."""
+#: Brings a batch in, or takes it back, as the mark of its entry in the log says; writes the entry.
+Write: TypeAlias = Callable[[B, Entry], None]
 
 
 class Source(ABC, Generic[B]):
@@ -413,8 +404,8 @@ class Source(ABC, Generic[B]):
         """Yield the batches lazily, on every call the same batches in the same order."""
 
     @abstractmethod
-    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[Writer[B]]:
-        """Open the writer of a load, once nothing of a killed process works for it any more.
+    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[Write[B]]:
+        """Return what writes batches, once nothing of a killed process works for the load any more.
 
         Raises:
             LockTimeout: something still works for the load after this wait.
@@ -459,24 +450,17 @@ class DivisibleSource(Source[B]):
     def rollback(self, batch: B) -> None:
         """Take a batch back; idempotent."""
 
-    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[Writer[B]]:
+    def open_writer(self, load: str, wait: timedelta) -> AbstractContextManager[Write[B]]:
         """Write log entries around :meth:`update` and :meth:`rollback`."""
-        return nullcontext(_PlainWriter(self))
+        return nullcontext(self._write)
 
-
-class _PlainWriter(Writer[B]):
-    def __init__(self, source: DivisibleSource[B]) -> None:
-        self._source = source
-
-    def update(self, batch: B, entry: Entry) -> None:
-        entry.before_commit(INSERTED)
-        self._source.update(batch)
-        entry.after_commit(INSERTED)
-
-    def rollback(self, batch: B, entry: Entry) -> None:
-        entry.before_commit(REMOVED)
-        self._source.rollback(batch)
-        entry.after_commit(REMOVED)
+    def _write(self, batch: B, entry: Entry) -> None:
+        entry.before_commit()
+        if entry.mark == INSERTED:
+            self.update(batch)
+        else:
+            self.rollback(batch)
+        entry.after_commit()
 
 
 def sync_iterator(items: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:

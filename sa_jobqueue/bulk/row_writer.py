@@ -51,7 +51,6 @@ from ..errors import ArgumentError, BatchInDoubt, LockTimeout, UnsupportedDataba
 from ..model.keys import columns_are_in, key_batches, key_values
 from ..sessions.transactions import TRIES, connected_outside_pool, transaction
 from .log import INSERTED, REMOVED, Entry
-from .manager import Writer
 
 Key = tuple[Any, ...]
 
@@ -65,6 +64,7 @@ class Destination:
 
     Attributes:
         name: the table's name, with its schema.
+        tables: those that hold a row; a table that others refer to comes before them.
         plain: the column key of each attribute, where a plain INSERT into one table is
             enough; None: the mapper inserts, since it does more than that.
         defaults: the constants that new rows get without a value of their own.
@@ -82,11 +82,13 @@ class Destination:
         self.columns = mapper.columns
         self.keys: Sequence[Column[Any]] = mapper.primary_key  # type: ignore[assignment]  # tables'
         self.key_names = [mapper.get_property_by_column(key).key for key in self.keys]
-        self._tables = {table for table in mapper.tables if isinstance(table, Table)}
+        tables = {table for table in mapper.tables if isinstance(table, Table)}
+        ordered = next(iter(tables)).metadata.sorted_tables
+        self.tables = sorted(tables, key=ordered.index)
         self.plain: Mapping[str, str] | None = None
         self.defaults: Mapping[str, Any] = {}
         if (
-            len(self._tables) == 1
+            len(self.tables) == 1
             and mapper.polymorphic_on is None
             and mapper.version_id_col is None
             and all(isinstance(column, Column) for column in self.columns.values())
@@ -100,12 +102,6 @@ class Destination:
 
     def __str__(self) -> str:
         return self.entity.__name__
-
-    @cached_property
-    def tables(self) -> Sequence[Table]:
-        """The tables that hold a row; a table that others refer to comes before them."""
-        ordered = next(iter(self._tables)).metadata.sorted_tables
-        return sorted(self._tables, key=ordered.index)
 
     # -- keys -----------------------------------------------------------
 
@@ -264,53 +260,29 @@ class RowBatch:
         return f"rows {self.index:,} to {self.index + len(self.keys) - 1:,}"
 
 
-class RowWriter(Writer[RowBatch]):
+@dataclass(kw_only=True)
+class RowWriter:
     """Insert batches and delete them, each in a transaction, on one connection.
 
-    Args:
+    Attributes:
         keep: rows that were in the table before stay; otherwise they are an error.
         defaults: values for new rows that do not give their own.
     """
 
-    def __init__(
-        self,
-        destination: Destination,
-        connection: Connection,
-        *,
-        keep: bool,
-        defaults: Mapping[str, Any],
-    ) -> None:
-        self._destination = destination
-        self._connection = connection
-        self._keep = keep
-        self._defaults = {**destination.defaults, **defaults}
-        self._copies: dict[tuple[str, ...], Copy | None] = {}
+    destination: Destination
+    connection: Connection
+    keep: bool
+    defaults: Mapping[str, Any]
+    copies: dict[tuple[str, ...], Copy | None] = field(default_factory=dict)
 
-    def update(self, batch: RowBatch, entry: Entry) -> None:
-        def write(kept: Any) -> Any:
-            if entry.in_doubt and self._was_committed(batch, kept):
-                return kept
-            return encode_keys(self._bring_in(batch))
-
-        self._commit(INSERTED, write, batch, entry)
-
-    def rollback(self, batch: RowBatch, entry: Entry) -> None:
-        def write(kept: Any) -> None:
-            if not entry.in_doubt or self._was_committed(batch, kept):
-                self._destination.delete(self._connection, _without(batch.keys, kept))
-
-        self._commit(REMOVED, write, batch, entry)
-
-    def _commit(
-        self, mark: int, write: Callable[[Any], Any], batch: RowBatch, entry: Entry
-    ) -> None:
-        """Write and commit with a mark; try again after a transient error."""
+    def write(self, batch: RowBatch, entry: Entry) -> None:
+        """Write and commit a batch with its mark; try again after a transient error."""
         # Outside our transaction: in memory, the log may share our connection.
         kept = entry.log.kept(entry.number)
         for tries in range(1, TRIES + 1):
             try:
-                with transaction(self._connection):
-                    entry.before_commit(mark, self._connection, write(kept))
+                with transaction(self.connection):
+                    entry.before_commit(self.connection, self._written(batch, entry, kept))
             except DBAPIError as error:
                 # A connection lost in its COMMIT leaves us in doubt; every other
                 # error means that nothing was committed.
@@ -321,9 +293,18 @@ class RowWriter(Writer[RowBatch]):
                     error.add_note(f"Nothing was written of the batch with {batch}.")
                     raise
             else:
-                entry.after_commit(mark)
+                entry.after_commit()
                 return
             time.sleep(random.uniform(0, _PAUSE * tries))
+
+    def _written(self, batch: RowBatch, entry: Entry, kept: Any) -> Any:
+        """Bring a batch in, or take it back; return the keys to keep, if they are new."""
+        is_in = self._was_committed(batch, kept) if entry.in_doubt else entry.mark == REMOVED
+        if entry.mark == INSERTED:
+            return kept if is_in else encode_keys(self._bring_in(batch))
+        if is_in:
+            self.destination.delete(self.connection, _without(batch.keys, kept))
+        return None
 
     def _was_committed(self, batch: RowBatch, kept: Any) -> bool:
         """Tell whether a batch in doubt was committed: all of its rows are there, or none.
@@ -332,11 +313,11 @@ class RowWriter(Writer[RowBatch]):
             BatchInDoubt: some of them are; others have written rows of these keys since.
         """
         ours = _without(batch.keys, kept)
-        found = len(self._destination.existing(self._connection, ours))
+        found = len(self.destination.existing(self.connection, ours))
         if 0 < found < len(ours):
             raise BatchInDoubt(
                 f"The load was killed in the commit of a batch ({batch}), and {found:,} of its "
-                f"{len(ours):,} rows are in {self._destination.name}: either it was committed, and "
+                f"{len(ours):,} rows are in {self.destination.name}: either it was committed, and "
                 "others have deleted rows of it since, or it was not, and others have inserted "
                 f"rows with its keys (from {ours[0]} on). Nothing was changed. Delete those rows, "
                 "or insert the missing ones, and call again. With a DatabaseLog no batch is ever "
@@ -347,9 +328,9 @@ class RowWriter(Writer[RowBatch]):
     def _bring_in(self, batch: RowBatch) -> list[Key]:
         """Insert the rows that are missing; return the keys that were there before the load."""
         keys, rows, existing = batch.keys, batch.rows, set[Key]()
-        if self._keep:
+        if self.keep:
             new = dict(zip(reversed(keys), reversed(rows), strict=True))  # the first of equals
-            existing = self._destination.taken(self._connection, list(new))
+            existing = self.destination.taken(self.connection, list(new))
             keys = [key for key in dict.fromkeys(keys) if key not in existing]
             rows = [new[key] for key in keys]
         if keys:
@@ -360,22 +341,22 @@ class RowWriter(Writer[RowBatch]):
     def _insert(self, rows: Sequence[Mapping[str, Any]]) -> None:
         groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for row in rows:  # one INSERT for each set of columns
-            values = {**self._defaults, **row}
+            values = {**self.defaults, **row}
             groups.setdefault(tuple(values), []).append(values)
-        plain, table = self._destination.plain, self._destination.tables[0]
+        plain, table = self.destination.plain, self.destination.tables[0]
         for names, alike in groups.items():
             if plain is None:
-                with Session(self._connection) as session:
-                    session.execute(insert(self._destination.entity), alike)
+                with Session(self.connection) as session:
+                    session.execute(insert(self.destination.entity), alike)
                 continue
             if any(plain[name] != name for name in names):
                 alike = [{plain[name]: value for name, value in row.items()} for row in alike]
-            if names not in self._copies:
+            if names not in self.copies:
                 columns = [plain[name] for name in names]
-                self._copies[names] = Copy.prepare(self._connection, table, columns)
-            copy = self._copies[names]
-            if copy is None or not copy.insert(self._connection, alike):
-                self._connection.execute(insert(table), alike)
+                self.copies[names] = Copy.prepare(self.connection, table, columns)
+            copy = self.copies[names]
+            if copy is None or not copy.insert(self.connection, alike):
+                self.connection.execute(insert(table), alike)
 
     def _check_found(self, keys: Sequence[Key], batch: RowBatch) -> None:
         """Refuse keys by which the server does not find the rows again.
@@ -385,11 +366,11 @@ class RowWriter(Writer[RowBatch]):
         """
         if all(isinstance(value, int | UUID) for value in keys[0]) and (0,) not in keys:
             return
-        lost = len(keys) - len(self._destination.existing(self._connection, keys))
+        lost = len(keys) - len(self.destination.existing(self.connection, keys))
         if lost:
             raise ArgumentError(
                 f"{lost:,} of {len(keys):,} rows ({batch}) are not found by their keys after the "
-                f"insert: {self._destination.name} stores them in another form, for instance a "
+                f"insert: {self.destination.name} stores them in another form, for instance a "
                 "time without its fractions, a rounded number, or a new number in place of 0. A "
                 "rollback would not find them either, so nothing of the batch was inserted. Give "
                 "the keys as their columns store them."
@@ -446,12 +427,12 @@ def hold_lock(connection: Connection, load: str, wait: timedelta) -> None:
     connection.commit()
 
 
+@dataclass(frozen=True)
 class Copy:
     """COPY rows that have the same columns into a table; :meth:`prepare` makes it."""
 
-    def __init__(self, statement: str, processors: Mapping[str, Any]) -> None:
-        self._statement = statement
-        self._processors = processors
+    statement: str
+    processors: Mapping[str, Any]
 
     @classmethod
     def prepare(cls, connection: Connection, table: Table, names: Sequence[str]) -> Copy | None:
@@ -487,7 +468,7 @@ class Copy:
             DBAPIError: as for any statement.
         """
         columns = []
-        for name, process in self._processors.items():
+        for name, process in self.processors.items():
             values = [row[name] for row in rows]
             texts = _texts(values if process is None else list(map(process, values)))
             if texts is None:
@@ -495,30 +476,24 @@ class Copy:
             columns.append(texts)
         text = "".join(["\t".join(fields) + "\n" for fields in zip(*columns, strict=True)])
         driver: Any = connection.connection.dbapi_connection
-        with self._sqlalchemy_errors(connection), driver.cursor() as cursor:
-            if hasattr(cursor, "copy_expert"):  # psycopg2
-                cursor.copy_expert(self._statement, io.StringIO(text))
-            else:  # psycopg 3
-                with cursor.copy(self._statement) as copy:
-                    copy.write(text)
-        return True
-
-    @contextmanager
-    def _sqlalchemy_errors(self, connection: Connection) -> Iterator[None]:
-        """Raise the driver's errors as SQLAlchemy's."""
         dialect = connection.dialect
         base: Any = dialect.loaded_dbapi.Error
-        driver: Any = connection.connection.dbapi_connection
         try:
-            yield
+            with driver.cursor() as cursor:
+                if hasattr(cursor, "copy_expert"):  # psycopg2
+                    cursor.copy_expert(self.statement, io.StringIO(text))
+                else:  # psycopg 3
+                    with cursor.copy(self.statement) as copy:
+                        copy.write(text)
         except base as error:
             gone = dialect.is_disconnect(error, driver, None)
             if gone:
                 # Otherwise its rollback would fail, and hide this error.
                 connection.invalidate(error)
             raise DBAPIError.instance(
-                self._statement, None, error, base, connection_invalidated=gone, dialect=dialect
+                self.statement, None, error, base, connection_invalidated=gone, dialect=dialect
             ) from error
+        return True
 
 
 def _texts(values: Sequence[Any]) -> list[str] | None:

@@ -41,15 +41,11 @@ class Change:
     """A change of jobs of a queue, as a command asks for it; `verb` is the command's name."""
 
     steering: Steering
+    queue: JobQueue[Any]
     verb: str
     texts: tuple[str, ...]
     yes: bool
     as_json: bool
-
-    @property
-    def queue(self) -> JobQueue[Any]:
-        """The queue of the jobs."""
-        return self.steering.queue
 
     def of_keys(
         self, verb: Verb, option: str = "", value: object = None, *, what: str = "", how: str = ""
@@ -102,7 +98,7 @@ def change_command(*options: Option) -> Callable[[Callable[..., None]], click.Co
         def run(at: Place, keys: tuple[str, ...], yes: bool, as_json: bool, **values: Any) -> None:
             (queue,) = at.queues.values()
             verb = function.__name__.replace("_", "-")
-            function(Change(Steering(at.engine, queue), verb, keys, yes, as_json), **values)
+            function(Change(Steering(at.engine, queue), queue, verb, keys, yes, as_json), **values)
 
         return command(*options, yes_option, json_option, one=True)(run)
 

@@ -54,10 +54,6 @@ class Commands(click.Group):
         super().__init__(commands=commands, context_settings={"show_default": True}, **options)
         self._groups = groups
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in their order."""
-        return list(self.commands)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help of each group."""
         for title, group in self._groups.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 import click
@@ -23,21 +24,21 @@ from .see import pause_text
 R = TypeVar("R")
 
 
-@command(yes_option, json_option)
-def pause(at: Place, yes: bool, as_json: bool) -> None:
+@command(yes_option)
+def pause(at: Place, yes: bool) -> None:
     """Stop all workers from claiming jobs.
 
     Handlers that run finish their jobs.
     """
     ask(f"pause {_names(at)}: {_live(at)} will claim no more of its jobs", yes=yes)
-    _change(at, pause_queue, True, ("is paused", "was paused already"), as_json=as_json)
+    _change(at, pause_queue, "is paused", "was paused already")
 
 
-@command(yes_option, json_option)
-def resume(at: Place, yes: bool, as_json: bool) -> None:
+@command(yes_option)
+def resume(at: Place, yes: bool) -> None:
     """Let workers claim jobs again."""
     ask(f"resume {_names(at)}: {_live(at)} will claim its jobs again", yes=yes)
-    _change(at, resume_queue, False, ("is resumed", "was not paused"), as_json=as_json)
+    _change(at, resume_queue, "is resumed", "was not paused")
 
 
 @command(json_option)
@@ -46,25 +47,15 @@ def workers(at: Place, as_json: bool) -> None:
 
     They are those of the applications that the queues belong to.
     """
-    found, pauses = _listed(at, list_workers), _listed(at, paused)
+    pauses = _listed(at, paused)
+    found = [{**vars(it), "state": it.state.name.lower()} for it in _listed(at, list_workers)]
     if as_json:
-        each = [{**vars(it), "state": it.state.name.lower()} for it in found]
-        print_json({"workers": each, "paused": [vars(it) for it in pauses]})
+        print_json({"workers": found, "paused": [vars(it) for it in pauses]})
         return
     columns = ("worker", "state", "host", "pid", "queues", right("jobs"), "seen (UTC)")
-    rows = (
-        (
-            it.name,
-            it.state.name.lower(),
-            it.host,
-            str(it.pid),
-            ", ".join(it.queues),
-            it.jobs,
-            it.seen_at,
-        )
-        for it in found
-    )
-    print_table(*columns, rows=rows)
+    shown = ({**it, "pid": str(it["pid"]), "queues": ", ".join(it["queues"])} for it in found)
+    values = itemgetter("name", "state", "host", "pid", "queues", "jobs", "seen_at")
+    print_table(*columns, rows=map(values, shown))
     for pause in pauses:
         click.echo(pause_text(pause.queue, pause.since))
 
@@ -148,13 +139,8 @@ def _live(at: Place) -> str:
     return f"{text} and {unknown:,} of unknown state" if unknown else text
 
 
-def _change(
-    at: Place, verb: Callable[..., bool], pauses: bool, told: tuple[str, str], *, as_json: bool
-) -> None:
+def _change(at: Place, verb: Callable[..., bool], changed: str, unchanged: str) -> None:
     """Pause or resume each queue; print what this changed."""
-    done = {queue_name(queue): at.write(partial(verb, queue=queue)) for queue in at.queues.values()}
-    if as_json:
-        print_json([{"queue": it, "paused": pauses, "changed": done[it]} for it in done])
-        return
-    for name, changed in done.items():
-        click.echo(f"{name} {told[not changed]}")
+    for queue in at.queues.values():
+        told = changed if at.write(partial(verb, queue=queue)) else unchanged
+        click.echo(f"{queue_name(queue)} {told}")

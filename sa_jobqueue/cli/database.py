@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,14 +33,6 @@ URLS = (
 BUSY_TIMEOUT = 30.0
 
 IN_MEMORY = (None, "", ":memory:")
-
-
-class UnjoinedThreads(ThreadPoolExecutor):
-    """The threads of asyncio.to_thread(): the end of the event loop does not wait for them."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end that have nothing to do."""
-        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 @dataclass(frozen=True)
@@ -115,9 +106,7 @@ class Database:
 
         if not engine.dialect.is_async:
             return disposing()
-        with asyncio.Runner() as runner:
-            runner.get_loop().set_default_executor(UnjoinedThreads(thread_name_prefix="asyncio"))
-            return runner.run(greenlet_spawn(disposing))
+        return asyncio.run(greenlet_spawn(disposing))
 
     def _engine_of_url(self, awaits: bool) -> Any:
         url = make_url(str(self.url))

@@ -1,30 +1,24 @@
 """``demo``: producers and consumers, each a process, drain a table, and the database proves it.
 
-A process writes its figures to memory of its own that it shares with the parent, and reads there
-what it is to do. Neither needs a lock, so a process that is killed blocks no other.
+The processes read from shared memory what they are to do. That needs no lock, so a process that is
+killed blocks no other.
 
-The proof believes no figure of a process: it reads the logs that producers and consumers wrote to
-the database, each in the transaction that did the work.
+The proof reads the logs that producers and consumers wrote to the database, each in the transaction
+that did the work.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import random
 import signal
-import string
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from sqlalchemy import Engine, String, create_engine, func, inspect, make_url, select
+from sqlalchemy import Engine, create_engine, func, inspect, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -37,13 +31,10 @@ from ..sessions.transactions import run_with_retries
 from .database import URLS, Database, driver_options, shown_url
 from .printing import in_one_line
 
-ROWS_PER_COMMIT, BATCH, PAUSE, TICK, LINE_EVERY = 10, 100, 0.1, 0.5, 2.0
+ROWS_PER_COMMIT, BATCH, PAUSE, TICK = 10, 100, 0.1, 1.0
 
-#: What the processes are to do: wait; work; without producers; end when nothing is left.
-STARTING, RUNNING, CLOSING, DRAINING = range(4)
-
-#: The figures of a process: whether it waits, its transactions, its rows, and its largest batch.
-READY, BATCHES, ROWS, LARGEST = range(4)
+#: What the processes are to do: all work; without producers; end when nothing is left.
+RUNNING, CLOSING, DRAINING = range(3)
 
 
 class Base(DeclarativeBase):
@@ -51,11 +42,13 @@ class Base(DeclarativeBase):
 
 
 class Record(JobMixin, Base):
-    """A job: random letters."""
+    """A job."""
 
     __tablename__ = "record"
     id: Mapped[int] = mapped_column(primary_key=True)
-    d: Mapped[str] = mapped_column(String(64), index=True)
+
+
+RECORDS = JobQueue(Record)
 
 
 class Inserted(Base):
@@ -97,16 +90,14 @@ def demo(url: str, seconds: float, producers: int, consumers: int) -> None:
         console, stop = Console(highlight=False), THREADS.flag()
         recreate_tables(engine)
         console.print(f"database: {shown_url(engine)}", soft_wrap=True, markup=False)
-        stopping = first_signal_stops(stop.set)
-        with stopping, Run(engine, url, console, producers, consumers) as run:
-            run.watch("starting", lambda: any(not figures[READY] for *_, figures in run.children))
-            run.phase.value, end = RUNNING, time.monotonic() + seconds
+        with first_signal_stops(stop.set), Run(engine, url, console, producers, consumers) as run:
+            run.watch("starting", lambda: not stop.is_set() and not any(run.counts().values()))
+            end = time.monotonic() + seconds
             run.watch("running", lambda: not stop.is_set() and time.monotonic() < end)
             run.phase.value = CLOSING
             run.watch("stopping the producers", lambda: run.any_left("producer"))
             run.phase.value = DRAINING
             run.watch("draining", lambda: run.any_left("consumer"))
-            run.show("drained", now=True)
         prove(engine, console)
 
     Database(url, create_file=True).run(work, threads=True)
@@ -130,136 +121,95 @@ def recreate_tables(engine: Engine) -> None:
 
 
 class Run:
-    """The processes of a run, and the display of their figures; leaving the block ends them."""
+    """The processes of a run, and what they have done; leaving the block ends them."""
 
     def __init__(
         self, engine: Engine, url: str, console: Console, producers: int, consumers: int
     ) -> None:
         self.engine, self.console = engine, console
-        self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self.next_line, self.begin = 0.0, time.monotonic()
+        self.begin = time.monotonic()
         context = multiprocessing.get_context("spawn")
-        self.phase = context.RawValue("i", STARTING)
-        self.children: list[tuple[SpawnProcess, str, Any]] = []
-        for role, work, number in (
-            ("consumer", consume, consumers),
-            ("producer", produce, producers),
-        ):
-            for _ in range(number):
-                figures = context.RawArray("q", 4)
-                asked = (role, work, url, self.phase, figures)
-                child = context.Process(target=run_child, args=asked, daemon=True)
-                self.children.append((child, role, figures))
+        self.phase = context.RawValue("i", RUNNING)
+        self.children = [
+            (context.Process(target=run_child, args=(role, url, self.phase), daemon=True), role)
+            for role in ["consumer"] * consumers + ["producer"] * producers
+        ]
 
     def __enter__(self) -> Run:
         # Only the parent handles Ctrl-C: children inherit that the signal is ignored.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for child, *_ in self.children:
+        for child, _ in self.children:
             child.start()
         signal.signal(signal.SIGINT, before)
-        if self.live is not None:
-            self.live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-        for child, *_ in self.children:
+        for child, _ in self.children:
             child.kill()
             child.join()
 
     def any_left(self, role: str) -> bool:
         """Tell whether a process of a role still runs."""
-        return any(child.exitcode is None for child, of, _ in self.children if of == role)
+        return any(child.exitcode is None for child, of in self.children if of == role)
+
+    def counts(self) -> dict[str, int]:
+        """Count the jobs of each status."""
+        with Session(self.engine) as session:
+            return count_by_status(session, Record)
 
     def watch(self, doing: str, go_on: Callable[[], bool]) -> None:
-        """Show the figures until it is time for the next phase; a process that failed ends it."""
+        """Print the counts until it is time for the next phase; a process that failed ends it."""
         while go_on():
-            for child, role, _ in self.children:
+            for child, role in self.children:
                 if child.exitcode:  # None: it runs; 0: it has ended
                     raise click.ClickException(f"a {role} ended with exit code {child.exitcode}")
-            self.show(doing)
+            counted = ", ".join(f"{word} {number:,}" for word, number in self.counts().items())
+            age = time.monotonic() - self.begin
+            self.console.print(f"{age:.0f} s {doing}: {counted}", soft_wrap=True)
             time.sleep(TICK)
 
-    def show(self, doing: str, *, now: bool = False) -> None:
-        """Show the present figures: in the live table, or in a line if it is time or `now`."""
-        if self.live is None and not now and time.monotonic() < self.next_line:
-            return
-        self.next_line = time.monotonic() + LINE_EVERY
-        table = Table(f"{time.monotonic() - self.begin:.1f} s {doing}")
-        for name in ("batches", "rows", "largest batch"):
-            table.add_column(name, justify="right")
-        for number, (_, role, figures) in enumerate(self.children, 1):
-            table.add_row(f"{role} {number}", *(f"{figure:,}" for figure in figures[BATCHES:]))
-        with Session(self.engine) as session:
-            counts = count_by_status(session, Record)
-        table.caption = ", ".join(f"{word} {number:,}" for word, number in counts.items())
-        if self.live is not None:
-            self.live.update(table, refresh=True)
-        else:
-            self.console.print(f"{table.columns[0].header}: {table.caption}", soft_wrap=True)
-            if now:
-                self.console.print(table)
 
-
-def run_child(role: str, work: Callable[..., bool], url: str, phase: Any, figures: Any) -> None:
+def run_child(role: str, url: str, phase: Any) -> None:
     """Do a role's work, transaction by transaction, until the phase or the parent ends."""
     parent = multiprocessing.parent_process()
     engine = create_engine(url, **driver_options(make_url(url)))
-    figures[READY], last = True, DRAINING if role == "consumer" else RUNNING
+    work, last = (consume, DRAINING) if role == "consumer" else (produce, RUNNING)
     try:
         while parent is not None and parent.is_alive() and phase.value <= last:
-            if phase.value != STARTING and not work(engine, figures, phase.value == DRAINING):
+            if not work(engine, phase.value == DRAINING):
                 return
             time.sleep(PAUSE if phase.value != DRAINING else 0)
     except SQLAlchemyError as error:
         sys.exit(in_one_line(error))
 
 
-def produce(engine: Engine, figures: Any, _: bool) -> bool:
+def produce(engine: Engine, _: bool) -> bool:
     """Insert rows, and log them in the same transaction."""
 
     def insert(session: Session) -> None:
-        letters = (random.choices(string.ascii_lowercase, k=64) for _ in range(ROWS_PER_COMMIT))
-        records = [Record(d="".join(text)) for text in letters]
+        records = [Record() for _ in range(ROWS_PER_COMMIT)]
         session.add_all(records)
         session.flush()
         session.add_all(Inserted(record_id=record.id) for record in records)
 
     run_with_retries(engine, insert)
-    note(figures, ROWS_PER_COMMIT)
     return True
 
 
-def consume(engine: Engine, figures: Any, draining: bool) -> bool:
-    """Claim the rows of a random letter, in a drain all rows; finish and log them."""
-    queue = queue_of("" if draining else random.choice(string.ascii_lowercase))
+def consume(engine: Engine, draining: bool) -> bool:
+    """Claim rows; finish and log them."""
     owner = multiprocessing.current_process().name
     claimed = run_with_retries(
-        engine, lambda session: queue.claim(session, owner=owner, limit=BATCH)
+        engine, lambda session: RECORDS.claim(session, owner=owner, limit=BATCH)
     )
 
     def finish(session: Session) -> None:
         session.add_all(Finished(record_id=record.id) for record in claimed)
-        queue.complete(session, claimed)
+        RECORDS.complete(session, claimed)
 
     if claimed:
         run_with_retries(engine, finish)
-        note(figures, len(claimed))
     return bool(claimed) or not draining
-
-
-def note(figures: Any, rows: int) -> None:
-    """Add a batch to the figures of this process."""
-    figures[BATCHES] += 1
-    figures[ROWS] += rows
-    figures[LARGEST] = max(figures[LARGEST], rows)
-
-
-@cache
-def queue_of(letter: str) -> JobQueue[Record]:
-    """Return the queue of the rows that begin with a letter, or of all rows."""
-    return JobQueue(Record, Record.d.like(f"{letter}%"))
 
 
 def prove(engine: Engine, console: Console) -> None:

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -98,12 +98,12 @@ class OwnProcess:
         timer.start()
 
 
-def run_child(arguments: Sequence[str], pipe: Connection) -> None:
-    """Run the command `work` in this process, and end with its exit code."""
+def run_child(pipe: Connection) -> None:
+    """Run the command line of the supervisor in this process, and end with its exit code."""
     from . import cli  # which imports us
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
-    cli.main(["work", *arguments], prog_name="sa-jobqueue", obj=OwnProcess(pipe))
+    cli(prog_name="sa-jobqueue", obj=OwnProcess(pipe))
 
 
 @dataclass
@@ -124,11 +124,11 @@ class Post:
     start_at: float = 0.0
     short_lives: int = 0
 
-    def start(self, arguments: Sequence[str]) -> None:
-        """Start a child."""
+    def start(self) -> None:
+        """Start a child, which has our sys.argv."""
         context = multiprocessing.get_context("spawn")
         self.pipe, pipe_of_child = context.Pipe()
-        process = context.Process(target=run_child, args=(arguments, pipe_of_child))
+        process = context.Process(target=run_child, args=(pipe_of_child,))
         self.began = time.monotonic()
         with pipe_of_child:
             process.start()
@@ -152,16 +152,12 @@ class Supervisor:
     """Start children, replace those that die, and end them.
 
     Args:
-        arguments: those of the command `work`.
         processes: how many children work at once.
         drain: a child that ends well is not replaced.
         grace: how long handlers may go on when a child is to end.
     """
 
-    def __init__(
-        self, arguments: Sequence[str], processes: int, *, drain: bool, grace: timedelta
-    ) -> None:
-        self._arguments = tuple(arguments)
+    def __init__(self, processes: int, *, drain: bool, grace: timedelta) -> None:
         self._drain = drain
         self._patience = grace.total_seconds() + LAST_SECONDS
         self._posts = [Post(number) for number in range(1, processes + 1)]
@@ -207,7 +203,7 @@ class Supervisor:
     def _fill(self, post: Post) -> None:
         """Start a child; if the system cannot start a process now, try again later."""
         try:
-            post.start(self._arguments)
+            post.start()
         except OSError as error:
             if not self._has_worked:
                 raise
@@ -243,9 +239,9 @@ class Supervisor:
 
     def _end(self) -> None:
         """Have all children finish their running jobs, and end."""
-        if not self._ending:
-            self._ending = True
-            self._kill_at = time.monotonic() + self._patience
-            for post in self._posts:
-                if post.pipe is not None:
-                    post.pipe.close()
+        if self._ending:
+            return
+        self._ending, self._kill_at = True, time.monotonic() + self._patience
+        for post in self._posts:
+            if post.pipe is not None:
+                post.pipe.close()

@@ -26,9 +26,6 @@ from .command import Place, command, json_option, number, seconds
 from .database import shown_url
 from .printing import in_one_line, print_json, print_table, printable, right, time_text
 
-#: What queues hold, by their targets.
-Seen = dict[str, QueueStats]
-
 
 @command(json_option)
 def status(at: Place, as_json: bool) -> None:
@@ -54,7 +51,7 @@ def status(at: Place, as_json: bool) -> None:
 @command(seconds("--every", "The time between refreshes.", default=2.0))
 def top(at: Place, every: timedelta) -> None:
     """Watch queues in the terminal until Ctrl-C."""
-    seen: Seen = {}
+    seen: dict[str, QueueStats] = {}
     where, stop = shown_url(at.engine), THREADS.flag()
     with first_signal_stops(stop.set), Live(auto_refresh=False) as live:
         while True:
@@ -93,7 +90,7 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
     print_table("queue", "key", right("attempts"), "failed at (UTC)", "error", rows=rows)
 
 
-def _look(at: Place) -> Seen:
+def _look(at: Place) -> dict[str, QueueStats]:
     return dict(zip(at.queues, at.read(partial(overview, queues=at.queues.values())), strict=True))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from secrets import token_urlsafe
 from urllib.parse import urlencode
 
 import click
@@ -44,12 +45,12 @@ def web(
         import uvicorn
 
         from ..web import Access
-        from ..web.application import TOKEN, local_app, new_token
+        from ..web.application import TOKEN, local_app
     except ImportError as error:
         raise click.ClickException(
             "the web page needs more packages: pip install 'sa_jobqueue[web]'"
         ) from error
-    token, access = new_token(), Access.READ if read_only else Access.ADMIN
+    token, access = token_urlsafe(24), Access.READ if read_only else Access.ADMIN
     site = local_app(at.engine, at.queues, token=token, access=access, host=host)
     config = uvicorn.Config(
         site, host, port, log_level="warning", access_log=False, proxy_headers=False
@@ -59,18 +60,14 @@ def web(
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
-    if not is_this_machine(host):
+    if host not in ("127.0.0.1", "::1", "localhost"):  # other machines can reach it
         click.echo(
             f"Listening on {host}: everybody who gets the address below can come in.", err=True
         )
     found = listening.getsockname()[1]
     click.echo(f"http://{in_address(host)}:{found}/?{urlencode({TOKEN: token})}")
-    try:
+    with suppress(KeyboardInterrupt):  # uvicorn has stopped, and raises the signal again
         uvicorn.Server(config).run([listening])
-    except KeyboardInterrupt:
-        pass  # uvicorn has stopped, and raises the signal again
-    finally:
-        site.state.site.samples.stop()
 
 
 @command(
@@ -123,14 +120,6 @@ def metrics(at: Place, host: str, port: int, drain_in: timedelta | None) -> None
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def is_this_machine(host: str) -> bool:
-    """Tell whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def in_address(host: str) -> str:

@@ -56,11 +56,9 @@ def load_lanes(targets: Iterable[str]) -> dict[str, Found]:
                 f"{target!r} has no JobQueue and no workflow: name a class, as in {target}:Email"
             )
         for name, it in named.items():
-            lanes: dict[str, Found] = (
-                {f"{name}.{step.name}": step for step in it}
-                if isinstance(it, Workflow)
-                else {name: it}
-            )
+            lanes: dict[str, Any] = {name: it}
+            if isinstance(it, Workflow):
+                lanes = {f"{name}.{step.name}": step for step in it}
             for each, lane in lanes.items():
                 if _queue_of(lane) not in map(_queue_of, found.values()):
                     found[each] = lane

@@ -24,22 +24,10 @@ from .targets import load_lanes, load_target
 
 log = logging.getLogger("sa_jobqueue.cli")
 
-#: Where the command's context keeps its arguments, for the children of a supervisor.
-ARGUMENTS = "sa_jobqueue.arguments"
-
 ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 
 
-class WorkCommand(click.Command):
-    """A command that knows the arguments that it was given."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note the arguments, and parse them."""
-        ctx.meta[ARGUMENTS] = tuple(args)
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=WorkCommand)
+@click.command()
 @targets_argument
 @text("--handler", "For a mapped class, or a queue that has no handler.", "MODULE:FUNCTION")
 @number("--processes", "Start N processes, and replace those that die.  [default: this one]")
@@ -82,7 +70,7 @@ def work(
     if processes is not None and not supervised:
         set_up_logging(log_level, as_json=log_json)
         drain, grace = options["drain"], options["grace"]
-        context.exit(Supervisor(context.meta[ARGUMENTS], processes, drain=drain, grace=grace).run())
+        context.exit(Supervisor(processes, drain=drain, grace=grace).run())
     lanes, unhandled = _load_lanes(targets, handler)
     set_up_logging(log_level, as_json=log_json)
     if unhandled:

@@ -50,17 +50,13 @@ class Count:
         """Write it as ``1,234``, or ``10,000+``."""
         return f"{self.number:,}{'+' if self.more else ''}"
 
-    @classmethod
-    def up_to(cls, most: int, found: int, *, more: bool = False) -> Count:
-        """Return a count that ends at `most`, of so many rows that were found."""
-        return cls(min(found, most), more or found > most)
-
 
 def count_rows(writer: Writer, keys: Select[Any]) -> Count:
     """Count the rows of a SELECT, up to MOST."""
     counted = keys.limit(MOST + 1).subquery("sa_jobqueue_counted")
     counting = select(func.count()).select_from(counted)
-    return Count.up_to(MOST, int(writer.rows(counting).scalar_one()))
+    found = int(writer.rows(counting).scalar_one())
+    return Count(min(found, MOST), found > MOST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +84,6 @@ class Counted:
         if isinstance(plain, type):
             return cls(queue_name(queue), _whole_queue(mapping), DONE)
         return cls(queue_name(queue), plain.plan.spec, plain.then)
-
-    @property
-    def mapping(self) -> QueueMapping:
-        """Where the queue's columns are in the entity."""
-        return self.spec.mapping
 
 
 def _whole_queue(mapping: QueueMapping) -> ClaimSpec:
@@ -131,7 +122,7 @@ def read_waiting(
         found += count
         oldest += [] if since is None else [as_utc(now) - as_utc(since)]
         coming += [] if next_due is None else [as_utc(next_due)]
-    due = Count.up_to(MOST, found, more=len(levels) > LEVELS)
+    due = Count(min(found, MOST), found > MOST or len(levels) > LEVELS)
     return due, max(oldest, default=None), min(coming, default=None)
 
 

@@ -14,12 +14,12 @@ from enum import Enum
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, null, select, tuple_
+from sqlalchemy import ColumnElement, Row, null, select
 
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.indexes import failed_index, is_unsuccessful
-from ..model.keys import row_like
+from ..model.keys import beyond
 from ..model.mapping import QueueMapping
 from ..model.status import CANCELLED, FAILED, JobStatus
 from ..sessions.writer import AnySession, Writer, writing
@@ -112,7 +112,7 @@ def list_jobs(
 def sorted_by(queue: Any, which: Listed) -> list[str]:
     """Name what a list is sorted by before the key: attributes of a ListedJob."""
     in_order = which in (Listed.DUE, Listed.LATER)
-    return Counted.of(queue).mapping.order_roles if in_order else ["owner_date"]
+    return Counted.of(queue).spec.mapping.order_roles if in_order else ["owner_date"]
 
 
 def count_failed(session: AnySession, queue: Any, *, until: datetime) -> Count:
@@ -174,7 +174,7 @@ def _last_rows(writer: Writer, mapping: QueueMapping) -> list[ColumnElement[bool
     keys = mapping.key_attributes
     from_end: Any = select(*keys).order_by(*(key.desc() for key in keys))
     first = writer.rows(from_end.offset(LOOK).limit(1)).first()
-    return [] if first is None else _beyond(keys, tuple(first))
+    return [] if first is None else beyond(keys, tuple(first), writer.database)
 
 
 def _is_indexed(writer: Writer, mapping: QueueMapping, status: JobStatus) -> bool:
@@ -242,7 +242,7 @@ def _by_date(
     else:
         found = _of_status(spec, writer, UNSUCCESSFUL[which], columns)
     if after is not None:
-        behind = _beyond(order, (after.owner_date, *after.key), ascending=ascending)
+        behind = beyond(order, (after.owner_date, *after.key), writer.database, ascending=ascending)
     else:
         behind = [order[0].is_not(None) if until is None else order[0] <= until]
     sorted_ = order if ascending else [column.desc() for column in order]
@@ -270,19 +270,8 @@ def _in_claim_order(
                 continue
             if tuple(level.values()) == begin:
                 values = (*(getattr(after, role) for role in within), *after.key)
-                page = found.where(*_beyond(order, values))
+                page = found.where(*beyond(order, values, writer.database))
         rows += writer.rows(page, level | {"sa_jobqueue_limit": limit - len(rows)})
         if len(rows) >= limit:
             break
     return rows
-
-
-def _beyond(
-    columns: Sequence[Any], values: Sequence[Any], *, ascending: bool = True
-) -> list[ColumnElement[bool]]:
-    """Return criteria of later rows, of which the first bounds the index on every database."""
-    row: Any = columns[0] if len(columns) == 1 else tuple_(*columns)
-    begin, first = row_like(columns, values), values[0]
-    if ascending:
-        return [columns[0] >= first, row > begin]
-    return [columns[0] <= first, row < begin]

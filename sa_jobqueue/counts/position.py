@@ -88,7 +88,7 @@ def position_in(session: AnySession, queue: Any, job: Any) -> int | None:
 def waiting_time_in(session: AnySession, queue: Any, job: Any) -> timedelta | None:
     """Estimate the waiting time in one queue; see :func:`waiting_time`."""
     counted = Counted.of(queue)
-    mapping = counted.mapping
+    mapping = counted.spec.mapping
     with writing(session, mapping, reads=True) as writer:
         if not mapping.args.keep:
             return None

@@ -107,13 +107,14 @@ def count_jobs(
 def _described(
     session: AnySession, queue: Counted, controls: dict[Any, _Controls | None]
 ) -> QueueStats:
-    spec, mapping = queue.spec, queue.mapping
+    spec, mapping = queue.spec, queue.spec.mapping
     with writing(session, mapping, reads=True) as writer:
         rated = has_rate(queue, writer)
         tables = beside(mapping, CONTROL)
         if tables not in controls:
             controls[tables] = _read_controls(tables, writer.connection)
         pauses, workers = controls[tables] or ({}, None)
+        ours = None if workers is None else tuple(it for it in workers if queue.name in it.queues)
         sorting = not spec.in_index_order
         with writer.database.without_table_scans(writer.connection, sorting=sorting):
             due, oldest, next_due = read_waiting(spec, writer)
@@ -129,14 +130,8 @@ def _described(
                 cancelled=count_unsuccessful(spec, writer, CANCELLED),
                 rate=finish_rate(queue, writer) if rated else None,
                 paused=pauses.get(queue.name),
-                workers=_of_queue(queue.name, workers),
+                workers=ours,
             )
-
-
-def _of_queue(name: str, workers: list[WorkerInfo] | None) -> tuple[WorkerInfo, ...] | None:
-    if workers is None:
-        return None
-    return tuple(worker for worker in workers if name in worker.queues)
 
 
 def _read_controls(tables: ControlTables | None, connection: Connection) -> _Controls | None:
@@ -182,13 +177,13 @@ def workers_needed(seen: QueueStats, within: timedelta) -> int | None:
 
 def has_rate(queue: Counted, writer: Writer) -> bool:
     """Tell whether done rows are kept, and an index finds the newest of them."""
-    done = word_of(queue.mapping, queue.then)
-    return queue.mapping.args.keep and has_newest(writer, queue.mapping, done)
+    mapping = queue.spec.mapping
+    return mapping.args.keep and has_newest(writer, mapping, word_of(mapping, queue.then))
 
 
 def finish_rate(queue: Counted, writer: Writer) -> float | None:
     """Return the jobs completed per second; None if there were none lately."""
-    mapping = queue.mapping
+    mapping = queue.spec.mapping
     date = mapping.attribute("owner_date")
     age = bindparam("sa_jobqueue_age", -(RECENT // timedelta(microseconds=1)), type_=BigInteger)
     done = mapping.has_status(word_of(mapping, queue.then))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import ColumnElement, Connection, Executable, Table, and_, case
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
 
 
 class Database(Capabilities):
-    """One kind of database, of one version: subclass it to add a database."""
+    """One kind of database, of one version: subclass it to add a database.
+
+    Attributes:
+        examined_by: the module and the class of its examination; None: it has none.
+        changed_by: the module and the class of its schema changes.
+    """
+
+    examined_by: ClassVar[str | None] = None
+    changed_by: ClassVar[str] = "schema_changes:SchemaChanges"
 
     def named_locks(self) -> NamedLocks:
         """Return how this database keeps named locks.
@@ -47,16 +56,19 @@ class Database(Capabilities):
         Raises:
             UnsupportedDatabase: it has no examination.
         """
-        raise UnsupportedDatabase(
-            f"sa_jobqueue cannot read the plans of {self}. A database of your own provides that by "
-            "its examination(), which returns a sa_jobqueue.dialects.examination.Examination."
-        )
+        if self.examined_by is None:
+            raise UnsupportedDatabase(
+                f"sa_jobqueue cannot read the plans of {self}. A database of your own provides "
+                "that by its examination(), which returns a "
+                "sa_jobqueue.dialects.examination.Examination."
+            )
+        examination: Examination = resolve_name(f"{__package__}.{self.examined_by}")(self)
+        return examination
 
     def schema_changes(self) -> SchemaChanges:
         """Return how tables in use are changed."""
-        from .schema_changes import SchemaChanges
-
-        return SchemaChanges(self)
+        changes: SchemaChanges = resolve_name(f"{__package__}.{self.changed_by}")(self)
+        return changes
 
 
 class SerialKeyLocks(ABC):

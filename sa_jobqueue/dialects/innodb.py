@@ -15,6 +15,7 @@ from uuid import uuid4
 from sqlalchemy import (
     CHAR,
     BigInteger,
+    BindParameter,
     Column,
     ColumnElement,
     Connection,
@@ -194,6 +195,8 @@ class InnoDB(Database):
     def comparable(self, expression: Any) -> Any:
         # ORDER BY sorts an ENUM by the numbers of its words, but < compares the words.
         if isinstance(expression.type, Enum) and expression.type.native_enum:
+            if isinstance(expression, BindParameter):
+                return func.field(expression, *expression.type.enums)
             return type_coerce(expression, Integer) + 0
         return expression
 
@@ -778,9 +781,6 @@ def _held_among(connection: Connection, keys: Sequence[tuple[str, str]]) -> Iter
 
 # -- owners ------------------------------------------------------------
 
-#: The server's list of connections.
-PROCESS_LIST = "information_schema.PROCESSLIST"
-
 _NOT_ALLOWED = 1227
 
 _RESTART_TOLERANCE = 2  # seconds
@@ -792,7 +792,7 @@ _IN_CLUSTER = ("wsrep_provider", "group_replication_group_name")
 def _listed(connection: Connection, ids: Collection[int]) -> set[int]:
     """Return which of the connections are in the list."""
     found = connection.execute(
-        text(f"SELECT id FROM {PROCESS_LIST} WHERE id IN :ids").bindparams(
+        text("SELECT id FROM information_schema.PROCESSLIST WHERE id IN :ids").bindparams(
             bindparam("ids", tuple(ids), expanding=True, type_=BigInteger)
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import Dialect
@@ -13,10 +13,6 @@ from sqlalchemy.engine import Dialect
 from .capabilities import Version
 from .connections import listen_to
 from .innodb import InnoDB
-
-if TYPE_CHECKING:  # by the doctor and migrations
-    from .examination.innodb import InnoDBExamination
-    from .schema_changes.innodb import MariaDBSchemaChanges
 
 #: The SELECT of the open transaction's level: from a copy, which the server renews only if nobody
 #: has read it for a tenth of a second. It shows the statement of each transaction, and so, by the
@@ -31,6 +27,8 @@ class MariaDB(InnoDB):
     """MariaDB 10.3 and later, under ``mariadb://`` and ``mysql://`` URLs alike."""
 
     title = "MariaDB"
+    examined_by = "examination.innodb:InnoDBExamination"
+    changed_by = "schema_changes.innodb:MariaDBSchemaChanges"
     minimum = (10, 3)
     isolation_variable: ClassVar[str] = "@@tx_isolation"
     level_question: ClassVar[str] = _LEVEL
@@ -67,16 +65,6 @@ class MariaDB(InnoDB):
         "port",
         "datadir",
     )
-
-    def examination(self) -> InnoDBExamination:
-        from .examination.innodb import InnoDBExamination
-
-        return InnoDBExamination(self)
-
-    def schema_changes(self) -> MariaDBSchemaChanges:
-        from .schema_changes.innodb import MariaDBSchemaChanges
-
-        return MariaDBSchemaChanges(self)
 
     @staticmethod
     def version_of(dialect: Dialect) -> Version | None:

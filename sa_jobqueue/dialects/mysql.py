@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sqlalchemy import Index
 from sqlalchemy.dialects.mysql import dialect
 
 from .capabilities import Version
 from .innodb import InnoDB, in_text
-
-if TYPE_CHECKING:  # by the doctor and migrations
-    from .examination.innodb import MySQLExamination
-    from .schema_changes.innodb import MySQLSchemaChanges
 
 #: The SELECT of the open transaction's level: at once and exactly. It is on by default since 8.0.
 _LEVEL = """
@@ -28,6 +24,8 @@ class MySQL(InnoDB):
     """MySQL 5.7 and later, by any driver."""
 
     title = "MySQL"
+    examined_by = "examination.innodb:MySQLExamination"
+    changed_by = "schema_changes.innodb:MySQLSchemaChanges"
     minimum = (5, 7)
 
     def __init__(self, version: Version | None) -> None:
@@ -41,16 +39,6 @@ class MySQL(InnoDB):
     global_variables: ClassVar[str] = "performance_schema.global_variables"
     global_status: ClassVar[str] = "performance_schema.global_status"
     identified_by: ClassVar[tuple[str, ...]] = ("server_uuid", "aurora_server_id")
-
-    def examination(self) -> MySQLExamination:
-        from .examination.innodb import MySQLExamination
-
-        return MySQLExamination(self)
-
-    def schema_changes(self) -> MySQLSchemaChanges:
-        from .schema_changes.innodb import MySQLSchemaChanges
-
-        return MySQLSchemaChanges(self)
 
     def index_hint(self, index: Index) -> str | None:
         """Bind locking reads to the claim index.

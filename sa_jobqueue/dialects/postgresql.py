@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from zlib import crc32
 
 from sqlalchemy import (
@@ -51,10 +51,6 @@ from .database import Database, SerialKeyLocks, plain_type, sorted_by_name, unle
 from .expressions import TableExpression
 from .named_locks import ConnectionLocks, Holder, Key, digest
 from .watched_connection import Limits
-
-if TYPE_CHECKING:  # by the doctor and migrations
-    from .examination.postgresql import PostgreSQLExamination
-    from .schema_changes.postgresql import PostgreSQLSchemaChanges
 
 log = logging.getLogger("sa_jobqueue.enqueue")
 
@@ -147,6 +143,8 @@ class PostgreSQL(Database):
     """PostgreSQL 13 and later, by any driver."""
 
     title = "PostgreSQL"
+    examined_by = "examination.postgresql:PostgreSQLExamination"
+    changed_by = "schema_changes.postgresql:PostgreSQLSchemaChanges"
     minimum = (13,)
     product_question = "SELECT version()"
 
@@ -417,16 +415,6 @@ class PostgreSQL(Database):
 
     def serial_key_locks(self) -> PostgreSQLSerialKeyLocks:
         return PostgreSQLSerialKeyLocks(self)
-
-    def examination(self) -> PostgreSQLExamination:
-        from .examination.postgresql import PostgreSQLExamination
-
-        return PostgreSQLExamination(self)
-
-    def schema_changes(self) -> PostgreSQLSchemaChanges:
-        from .schema_changes.postgresql import PostgreSQLSchemaChanges
-
-        return PostgreSQLSchemaChanges(self)
 
 
 @compiles(utc_now, "postgresql")

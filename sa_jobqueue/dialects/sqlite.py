@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -37,10 +37,6 @@ from .clock import utc_now
 from .connections import driver_connection
 from .database import Database, SerialKeyLocks, sorted_by_name, unless_null
 from .sqlite_lock_files import SQLiteNamedLocks, file_of, memory_path
-
-if TYPE_CHECKING:  # by the doctor and migrations
-    from .examination.sqlite import SQLiteExamination
-    from .schema_changes.sqlite import SQLiteSchemaChanges
 
 #: What primary result codes mean: the lowest byte of an error's code.
 _MEANINGS: dict[int, tuple[Meaning, ...]] = {
@@ -68,6 +64,8 @@ class SQLite(Database):
     """SQLite 3.35 and later, in a file or in memory."""
 
     title = "SQLite"
+    examined_by = "examination.sqlite:SQLiteExamination"
+    changed_by = "schema_changes.sqlite:SQLiteSchemaChanges"
     minimum = (3, 35)
     begin_statement: ClassVar[str] = "BEGIN IMMEDIATE"
 
@@ -168,16 +166,6 @@ class SQLite(Database):
 
     def serial_key_locks(self) -> SQLiteSerialKeyLocks:
         return SQLiteSerialKeyLocks()
-
-    def examination(self) -> SQLiteExamination:
-        from .examination.sqlite import SQLiteExamination
-
-        return SQLiteExamination(self)
-
-    def schema_changes(self) -> SQLiteSchemaChanges:
-        from .schema_changes.sqlite import SQLiteSchemaChanges
-
-        return SQLiteSchemaChanges(self)
 
 
 @compiles(utc_now, "sqlite")

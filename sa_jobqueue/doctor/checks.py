@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -161,11 +161,6 @@ def check_statistics(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def check_dead_rows(subject: Subject) -> Iterator[Finding]:
-    """Tell how many dead rows wait to be removed."""
-    yield from subject.examination.dead_rows(subject.connection, subject.mapping.table)
-
-
 def check_snapshot(subject: Subject) -> Iterator[Finding]:
     """Tell who keeps the oldest snapshots, and how old they are."""
     for found in subject.examination.snapshots(subject.connection):
@@ -197,30 +192,23 @@ def check_isolation(subject: Subject) -> Iterator[Finding]:
     yield from subject.examination.settings(connection)
 
 
-def check_owners(subject: Subject) -> Iterator[Finding]:
-    """Check whether this user can see which owners are alive."""
-    yield from subject.examination.processes(subject.connection)
-
-
 def check_pooler(subject: Subject) -> Iterator[Finding]:
     """Check whether a pooler shares our server session with others."""
     if not subject.database.through_pooler(subject.connection):
         return
-    message = f"a pooler such as {subject.examination.poolers} is between us and the server"
-    fix = (
-        "give Owner(), named_lock() and advisory_session() an engine with a direct URL; claims of "
-        "other strategies may go through the pooler"
+    fix = [
+        "give Owner(), named_lock() and advisory_session() an engine with a direct URL",
+        "claims of other strategies may go through the pooler",
+    ]
+    if prepares := subject.examination.driver_behind_pooler(subject.connection):
+        fix.append(prepares)
+    judge = Finding.error if subject.strategy.name == "advisory" else Finding.warning
+    yield judge(
+        f"a pooler such as {subject.examination.poolers} is between us and the server: its clients "
+        "share server sessions, and so the lock of an Owner. Advisory claims and Owners are "
+        "refused through it, and nobody can see whether other owners are alive",
+        "; ".join(fix),
     )
-    prepares = subject.examination.driver_behind_pooler(subject.connection)
-    fix = f"{fix}; {prepares}" if prepares else fix
-    if subject.strategy.name == "advisory":
-        yield Finding.error(f"{message}: advisory claims are refused through it", fix)
-    else:
-        yield Finding.warning(
-            f"{message}: its clients share server sessions, and so the lock of an Owner. Owners "
-            "are refused through the pooler, and nobody can see whether other owners are alive",
-            fix,
-        )
 
 
 #: How long a connection waits for what the other has locked; InnoDB waits a second at least.
@@ -280,22 +268,32 @@ def _row_locks(subject: Subject, second: Connection) -> Finding:
         )
     name = f"row {', '.join(map(str, row))} of {mapping.table.description}"
     same = locking.where(ready.key_is_in("sa_jobqueue_keys"))
-    try:
-        got = second.execute(same, {"sa_jobqueue_keys": key_values([tuple(row)])}).first()
-    except DBAPIError as error:
-        if not is_lock_timeout(error):
-            raise
-        if skips:
-            return Finding.error(
-                f"SKIP LOCKED is not obeyed: a second connection waited for {name}, which the "
-                "first had locked. No job is claimed twice, but claimers wait for each other",
-                USE_ANOTHER,
-            )
-        got = None
-    if got is not None or (skips and not is_kept_out(second, ready, tuple(row))):
+    keys = {"sa_jobqueue_keys": key_values([tuple(row)])}
+    got = _unless_refused(lambda: second.execute(same, keys).first())
+    if got is REFUSED and skips:
+        return Finding.error(
+            f"SKIP LOCKED is not obeyed: a second connection waited for {name}, which the "
+            "first had locked. No job is claimed twice, but claimers wait for each other",
+            USE_ANOTHER,
+        )
+    if got not in (None, REFUSED) or (skips and not is_kept_out(second, ready, tuple(row))):
         message = f"row locks do not hold: two connections locked {name} at the same time"
         return Finding.error(message, USE_ANOTHER)
     return Finding(f"row locks hold: the first connection locked {name}, the second was refused it")
+
+
+#: What a connection gets that waits for a lock in vain.
+REFUSED = object()
+
+
+def _unless_refused(take: Callable[[], Any]) -> Any:
+    """Return what a connection gets that asks for a lock."""
+    try:
+        return take()
+    except DBAPIError as error:
+        if not is_lock_timeout(error):
+            raise
+        return REFUSED
 
 
 def _write_lock(subject: Subject, second: Connection) -> Finding:
@@ -304,11 +302,7 @@ def _write_lock(subject: Subject, second: Connection) -> Finding:
     database.begin_write(first)
     # A connection that may only read begins all the same, and locks nothing.
     first.execute(update(table).where(false()).values({table.c[0]: table.c[0]}))
-    try:
-        database.begin_write(second)
-    except DBAPIError as error:
-        if not is_lock_timeout(error):
-            raise
+    if _unless_refused(lambda: database.begin_write(second)) is REFUSED:
         return Finding("the write lock holds: while one connection wrote, another could not begin")
     return Finding.error(
         "the write lock does not hold: two connections were writing at the same time",
@@ -320,17 +314,16 @@ def _named_locks(subject: Subject) -> Finding:
     """Take a named lock by two connections, and open an Owner, as each worker does."""
     engine, name = subject.connection.engine, f"sa-jobqueue doctor {uuid4().hex}"
     try:
-        with named_lock(engine, name), named_lock(engine, name, timedelta(0)):
+        with (
+            suppress(LockTimeout),
+            named_lock(engine, name),
+            named_lock(engine, name, timedelta(0)),
+        ):
             return Finding.error("named locks do not hold: two connections had one", BY_LEASE)
-    except LockTimeout:
-        pass  # as it should be
-    except UnsupportedDatabase as error:
-        return Finding.warning(f"no named lock can be had here: {error}", BY_LEASE)
-    try:
         with Owner(engine, "doctor") as owner:
             state = owner_state(subject.session, owner.name)
     except UnsupportedDatabase as error:
-        return Finding.warning(f"no Owner can be had here: {error}", BY_LEASE)
+        return Finding.warning(f"a named lock, or an Owner, cannot be had here: {error}", BY_LEASE)
     if state is not OwnerState.ALIVE:
         return Finding.warning(f"an Owner that is alive is seen as {state}", BY_LEASE)
     return Finding(

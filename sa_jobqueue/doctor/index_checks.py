@@ -39,6 +39,9 @@ from ..model.indexes import (
 from ..strategies import ClaimSpec
 from .subject import BATCH, Subject
 
+#: What a search belongs to whose index create_job_indexes() makes for any queue.
+CLAIM = "the claim"
+
 #: A plan that reads no more rows than this is good enough.
 FEW_ROWS = 1_000 + 10 * BATCH
 
@@ -54,8 +57,7 @@ def check_reap(subject: Subject) -> Iterator[Finding]:
     """Look for the index that reap() wants."""
     if subject.strategy.marks:
         wanted = wanted_reap_index(subject.spec, subject.examination)
-        helper = "create_job_indexes" if wanted.of_model else ""
-        yield _of_less_weight(Search(subject, "reap()", wanted, helper))
+        yield _of_less_weight(Search(subject, "reap()", wanted))
 
 
 def check_failed(subject: Subject) -> Iterator[Finding]:
@@ -72,13 +74,11 @@ class Search:
 
     Attributes:
         who: what the statement belongs to, as messages name it: the claim, or reap().
-        helper: what makes the index in a migration while others write.
     """
 
     subject: Subject
     who: str
     wanted: WantedIndex
-    helper: str = ""
 
     @cached_property
     def name(self) -> str:
@@ -110,13 +110,12 @@ class Search:
     def fix(self) -> str:
         """How the table gets the index, and what keeps autogenerate from dropping it."""
         replaces = any(index.name == self.name for index in self.subject.indexes)
-        of_model = self.wanted.of_model
-        fix = create_statement(self.wanted.index, self.subject.connection.dialect)
-        if replaces:
-            fix = f"drop {self.name}, then {fix}"
-        if self.helper:
+        of_model, dialect = self.wanted.of_model, self.subject.connection.dialect
+        create = " ".join(str(CreateIndex(self.wanted.index).compile(dialect=dialect)).split())
+        fix = f"drop {self.name}, then " * replaces + as_value(dialect, create)
+        if of_model or self.who == CLAIM:
             what = f"{self.subject.mapping if of_model else 'queue'}{', replace=True' * replaces}"
-            fix += f" (while others write: sa_jobqueue.migration.{self.helper}(op, {what}))"
+            fix += f" (while others write: sa_jobqueue.migration.create_job_indexes(op, {what}))"
         if not of_model:
             fix += "; declare it in __table_args__ too, or the next autogenerate drops it"
         return fix
@@ -131,18 +130,19 @@ class Search:
 
 def _without_criterion(subject: Subject) -> Iterator[Finding]:
     """Ask for the queue with its criterion: a class alone is not what its workers claim."""
-    entity, names = subject.mapping.entity.__name__, [each.key for each in subject.mapping.equality]
-    columns, compared = " and ".join(names), ", ".join(f"{entity}.{name} == .." for name in names)
+    entity = subject.mapping.entity.__name__
+    names = " and ".join(each.key for each in subject.mapping.equality)
+    compared = ", ".join(f"{entity}.{each.key} == .." for each in subject.mapping.equality)
     yield Finding.error(
-        f'the claim index of {entity} begins with {columns} (__queue_args__["equality"]), and this '
+        f'the claim index of {entity} begins with {names} (__queue_args__["equality"]), and this '
         "queue has no criteria: no index serves the claim of all jobs",
         f"give the queue with its criterion, as in JobQueue({entity}, {compared}), also to the "
-        f"doctor; or take {columns} out of equality",
+        f"doctor; or take {names} out of equality",
     )
 
 
 def _claim_index(subject: Subject) -> Iterator[Finding]:
-    search = Search(subject, "the claim", wanted_claim_index(subject.spec), "create_job_indexes")
+    search = Search(subject, CLAIM, wanted_claim_index(subject.spec))
     by_expressions = search.wanted.order is None  # then only the plan tells
     if not search.fitting and not by_expressions:
         yield _misfit(search)
@@ -194,11 +194,10 @@ def _key_indexes(subject: Subject) -> Iterator[Finding]:
         who = f"the search for the next job of each {limit}"
         index = key_index(subject.mapping, limit.columns)
         if index is not None:
-            wanted = WantedIndex(index)
-            yield _of_less_weight(Search(subject, who, wanted, "create_job_indexes"))
+            yield _of_less_weight(Search(subject, who, WantedIndex(index)))
             continue
-        first, *more = names = tuple(column.key for column in limit.columns)
-        key = f"[{names}]" if more else f'["{first}"]'
+        names = tuple(column.key for column in limit.columns)
+        key = [names] if len(names) > 1 else [*names]
         yield Finding.warning(
             f"no index serves {who}: claims read all unclaimed jobs of a key",
             f'__queue_args__ = {{"per_key": {key}}} in the model',
@@ -367,12 +366,6 @@ def name_of(index: Index, dialect: Dialect) -> str:
     name = dialect.identifier_preparer.format_constraint(index, _alembic_quote=False)
     assert name is not None
     return name
-
-
-def create_statement(index: Index, dialect: Dialect) -> str:
-    """Return a CREATE INDEX statement, as a user types it."""
-    written = str(CreateIndex(index).compile(dialect=dialect))
-    return as_value(dialect, " ".join(written.split()))
 
 
 def _index_column(element: Any) -> IndexColumn | None:

@@ -6,7 +6,7 @@ a warning or an error. Each runs in a transaction of its own, which is rolled ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -22,20 +22,8 @@ from ..errors import ArgumentError, JobQueueError, UnsupportedDatabase
 from ..model.keys import plain_queue
 from ..queue import JobQueue
 from ..sessions.writer import AnySession, session_of
-from .checks import (
-    check_columns,
-    check_dead_rows,
-    check_isolation,
-    check_locks,
-    check_owners,
-    check_pooler,
-    check_snapshot,
-    check_statistics,
-    check_statuses,
-    check_strategy,
-    check_table,
-)
-from .index_checks import check_failed, check_index, check_reap
+from . import checks as of_server
+from . import index_checks as of_index
 from .subject import Report, Subject
 
 #: A snapshot that is kept for so long leaves too many dead rows in a queue's table.
@@ -84,12 +72,9 @@ def examine(
         subject = Subject(session, examined, old_snapshot)
         subject.examination  # noqa: B018 - raises where there is none
         found = list(_findings(subject, wanted))
-        return Report(
-            queue=repr(examined),
-            database=str(subject.database),
-            findings=(*_of(found, Severity.ERROR), *_of(found, Severity.WARNING)),
-            facts=_of(found, Severity.OK),
-        )
+        findings = (*_of(found, Severity.ERROR), *_of(found, Severity.WARNING))
+        facts = _of(found, Severity.OK)
+        return Report(repr(examined), str(subject.database), findings, facts)
 
 
 @contextmanager
@@ -150,24 +135,24 @@ def _of(found: Collection[Finding], severity: Severity) -> tuple[Finding, ...]:
     return tuple(each for each in found if each.severity is severity)
 
 
-Check: TypeAlias = Callable[[Subject], Iterator[Finding]]
+Check: TypeAlias = Callable[[Subject], Iterable[Finding]]
 
 #: The checks by the name that their findings bear, in the order in which they run.
 CHECKS: Mapping[str, Check] = {
-    "table": check_table,
-    "strategy": check_strategy,
-    "columns": check_columns,
-    "statuses": check_statuses,
-    "index": check_index,
-    "reap": check_reap,
-    "failed": check_failed,
-    "statistics": check_statistics,
-    "dead_rows": check_dead_rows,
-    "snapshot": check_snapshot,
-    "isolation": check_isolation,
-    "owners": check_owners,
-    "pooler": check_pooler,
-    "locks": check_locks,
+    "table": of_server.check_table,
+    "strategy": of_server.check_strategy,
+    "columns": of_server.check_columns,
+    "statuses": of_server.check_statuses,
+    "index": of_index.check_index,
+    "reap": of_index.check_reap,
+    "failed": of_index.check_failed,
+    "statistics": of_server.check_statistics,
+    "dead_rows": lambda our: our.examination.dead_rows(our.connection, our.mapping.table),
+    "snapshot": of_server.check_snapshot,
+    "isolation": of_server.check_isolation,
+    "owners": lambda our: our.examination.processes(our.connection),
+    "pooler": of_server.check_pooler,
+    "locks": of_server.check_locks,
 }
 
 #: These run in each examination. An error of one ends it: the others need what it looks for.

@@ -36,6 +36,9 @@ EVENT_OF_VERB: Mapping[str, str] = MappingProxyType(
     {verb: name for name, verbs in EVENTS.items() if name != "after_lost" for verb in verbs}
 )
 
+#: The methods of a JobQueue, and of a workflow, that make events; some have not all of them.
+TOLD = (*EVENT_OF_VERB, "claim_rows", "turn")
+
 
 @dataclass(frozen=True)
 class EventJob:
@@ -144,9 +147,8 @@ class Recorder(ABC):
             writer: the connection of the verb; None: the event has no transaction.
         """
 
-    @abstractmethod
-    def ended(self, number: str, end: TransactionEnd) -> None:
-        """Note how the transaction of an event has ended."""
+    def ended(self, number: str, end: TransactionEnd) -> None:  # noqa: B027 - not all care
+        """Note how the transaction of an event has ended; by default nothing is done."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ of a claim are inserted together.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -41,10 +40,9 @@ from sqlalchemy.dialects import sqlite
 
 from ..dialects.clock import as_utc, utc_now
 from ..model.columns import OWNER_LENGTH, timestamp_type
-from ..model.keys import HISTORY, mapping_of_queue
+from ..model.keys import HISTORY, key_json, mapping_of_queue
 from ..model.mapping import any_mapping_of
 from ..model.status import LONGEST_WORD
-from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import Writer
 from .event import Event, EventJob, Recorder
 from .listeners import add_listener, remove_listener
@@ -55,7 +53,7 @@ KEY_LENGTH = 100
 
 def history_table(metadata: MetaData, name: str = "job_history") -> Table:
     """Add the table of the history to a MetaData."""
-    made = Table(
+    metadata.info[HISTORY] = made = Table(
         name,
         metadata,
         # SQLite numbers INTEGER keys alone.
@@ -72,7 +70,6 @@ def history_table(metadata: MetaData, name: str = "job_history") -> Table:
         Column("error", Text),
         Index(f"{name}_job", "queue_table", "job_key", "id"),
     )
-    metadata.info[HISTORY] = made
     return made
 
 
@@ -102,7 +99,7 @@ def job_records(
     columns = [table.c[field.name] for field in fields(JobRecord)]
     found = select(*columns).where(
         table.c.queue_table == mapping_of_queue(queue).table.fullname,
-        table.c.job_key == _key_text(key),
+        table.c.job_key == key_json(key)[:KEY_LENGTH],
     )
     rows = connection.execute(found.order_by(table.c.id.desc()).limit(limit))
     return [JobRecord(**{**row._asdict(), "noted_at": as_utc(row.noted_at)}) for row in rows]
@@ -145,26 +142,7 @@ class HistoryTable(Recorder):
         rows = [{**row, **_of_job(job)} for job in event.jobs]
         writer.connection.execute(insert(self.table).values(noted_at=utc_now()), rows)
 
-    def ended(self, number: str, end: TransactionEnd) -> None:
-        """Do nothing: the rows were committed with the verb, or not at all."""
-
-
-def _key_text(key: tuple[Any, ...]) -> str:
-    return json.dumps(key, default=_text)[:KEY_LENGTH]
-
-
-def _text(value: Any) -> str:
-    """Write what JSON does not know: times as UTC, everything else as its text."""
-    if not isinstance(value, datetime):
-        return str(value)
-    return f"{as_utc(value).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-
 
 def _of_job(job: EventJob) -> dict[str, Any]:
-    return {
-        "job_key": _key_text(job.key),
-        "status": job.status,
-        "owner": job.owner,
-        "owner_date": job.owner_date,
-        "attempts": job.attempts,
-    }
+    told = {name: getattr(job, name) for name in ("status", "owner", "owner_date", "attempts")}
+    return {"job_key": key_json(job.key)[:KEY_LENGTH], **told}

@@ -26,30 +26,11 @@ from ..model.keys import queues_by_name
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from ..model.mixins import QueueColumns
 from ..sessions.writer import Writer
-from .event import EVENTS, Event, EventFunction, EventJob, Listener, Recorder, called_on
+from .event import EVENTS, TOLD, Event, EventFunction, EventJob, Listener, Recorder, called_on
 from .notes import note, note_claimable
 
 F = TypeVar("F", bound=EventFunction)
 Q = TypeVar("Q")
-
-#: The methods of a JobQueue, and of a workflow, that make events.
-TOLD = (
-    "enqueue",
-    "claim",
-    "claim_rows",
-    "turn",
-    "renew",
-    "complete",
-    "fail",
-    "release",
-    "cancel_claimed",
-    "reap",
-    "cancel",
-    "retry",
-    "reprioritize",
-    "prune",
-    "signal",
-)
 
 
 def listen(target: Any, name: str, function: EventFunction) -> None:

@@ -32,7 +32,7 @@ from sqlalchemy.sql.expression import ColumnClause
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from ..dialects.clock import LONG_AGO
-from ..dialects.schema_changes import AddColumns, DropColumns, SetDefault
+from ..dialects.schema_changes import add_columns, drop_columns, set_default
 from ..errors import ArgumentError
 from ..model.columns import round_table, same_kind
 from ..model.mapping import QueueMapping
@@ -121,7 +121,7 @@ def drop_job_columns(
             columns = [column for column in columns if column.name in existing]
         ending = runner.changes.instant(drop=True)
         groups = _together(runner, columns)
-        statements = [DropColumns(queue.table, group, ending=ending) for group in groups]
+        statements = [drop_columns(queue.table, group, ending=ending) for group in groups]
         runner.change(statements, what=f"{queue.table.description}: DROP COLUMN")
         if with_rounds:
             rounds = round_table(queue)
@@ -166,17 +166,13 @@ class _Adoption:
     def check(self) -> None:
         """Refuse what cannot work, before anything is changed."""
         runner, given = self.runner, self.existing_rows
-        if given is ...:  # as autogenerate writes it; type checkers refuse it, too
-            raise ArgumentError(
+        if given is ... or (given is None and self._status is not None):
+            raise ArgumentError(  # the dots are autogenerate's; type checkers refuse them, too
                 "the migration does not say yet what becomes of the rows that "
                 f"{self.queue.table.description!r} has: replace the dots of existing_rows=... by "
                 '"done", so that none becomes a job, by "unclaimed", so that each does, or by a '
-                'criterion for those that do, as in existing_rows="shipped_at IS NULL"'
-            )
-        if self._status is not None and given is None:
-            raise ArgumentError(
-                "existing_rows=None is for mixins without a status; say what happens to the rows "
-                'that are there: "done", "unclaimed", or a criterion for the rows that become jobs'
+                'criterion for those that do, as in existing_rows="shipped_at IS NULL"; '
+                "existing_rows=None is for mixins without a status"
             )
         by_default = runner.changes.sets_defaults or not self._constants
         if runner.offline and not (by_default and self._criterion is None):
@@ -230,9 +226,9 @@ class _Adoption:
         changes, table = self.runner.changes, self.queue.table
         ending = changes.instant()
         groups = _together(self.runner, [self._first(each) for each in self._missing()])
-        statements: list[Any] = [AddColumns(table, group, ending=ending) for group in groups]
+        statements: list[Any] = [add_columns(table, group, ending=ending) for group in groups]
         if changes.sets_defaults:
-            statements += [SetDefault(column, ending=ending) for column in self._constants]
+            statements += [set_default(table, column, ending=ending) for column in self._constants]
         self.runner.change(statements, what=f"{table.description}: ADD COLUMN", locked=table)
         if not changes.sets_defaults:
             self._edit_defaults()

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Index, Table
 from sqlalchemy import inspect as sa_inspect
 
 from ..dialects.examination import IndexColumn, ServerIndex
-from ..dialects.schema_changes import OnlineIndex, RenameIndex
+from ..dialects.schema_changes import online_index, rename_index
 from ..doctor.index_checks import WantedIndex, name_of, same_predicate
 from ..errors import ArgumentError
 from ..model.indexes import index_serving, job_indexes, shortened, twin
@@ -226,7 +226,7 @@ def _build(runner: Runner, index: Index) -> None:
         _change_concurrently(runner, index)
         return
     # For a table with partitions this adopts their indexes, and builds none.
-    statement = OnlineIndex(index, ending=runner.changes.create_online)
+    statement = online_index(index, ending=runner.changes.create_online)
     runner.change([statement], what=f"CREATE INDEX {index.name}")
 
 
@@ -237,7 +237,7 @@ def _replace(runner: Runner, index: Index) -> None:
     """
     what, changes = f"replace INDEX {index.name}", runner.changes
     if not changes.builds_beside:
-        runner.change([OnlineIndex(index, drop=True), OnlineIndex(index)], what=what)
+        runner.change([online_index(index, drop=True), online_index(index)], what=what)
         return
     built = _beside(runner, index)
     if runner.offline or not _is_there(runner, built, replace=True):
@@ -247,7 +247,7 @@ def _replace(runner: Runner, index: Index) -> None:
     parts = runner.partitions_of(_table_of(index)) or []
     statements = changes.swap(index, built, _connection(runner))
     for part in parts:
-        statements.append(RenameIndex(*(_index_of(runner, part, each) for each in (built, index))))
+        statements.append(rename_index(*(_index_of(runner, part, each) for each in (built, index))))
     runner.change(statements, what=what)
 
 
@@ -265,7 +265,7 @@ def _change_concurrently(runner: Runner, index: Index, *, drop: bool = False) ->
 
     It waits for locks in one go: nobody queues behind it, and a retry would lose what is built.
     """
-    statement = OnlineIndex(twin(index, postgresql_concurrently=True), drop=drop)
+    statement = online_index(twin(index, postgresql_concurrently=True), drop=drop)
     if runner.offline:
         runner.run(statement)
         return

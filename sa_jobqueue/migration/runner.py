@@ -23,7 +23,7 @@ from sqlalchemy.types import NullType
 
 from ..ages import duration_text
 from ..dialects import Database, database_of, database_of_dialect, is_lock_timeout, is_transient
-from ..dialects.schema_changes import SchemaChanges, SetStorage
+from ..dialects.schema_changes import SchemaChanges, alter_table
 from ..errors import ArgumentError, LockTimeout
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from ..model.mixins import JobMixin, QueueColumns
@@ -178,17 +178,14 @@ class Runner:
         def attempt() -> None:
             self._run_all(changes.begins)
             try:
-                with changes.limited_table_wait(self.connection):
-                    change()
+                change()
             except BaseException:
                 self._run_all([*ends, *changes.fails])
                 raise
             self._run_all([*ends, *changes.ends])
 
         if self.offline:
-            self._run_all(changes.begins)
-            change()
-            self._run_all([*ends, *changes.ends])
+            attempt()
         else:
             self.retry_while_locked(attempt, what=what)
 
@@ -246,7 +243,7 @@ def patiently(op: Op, change: Callable[[], object], *, patience: timedelta = PAT
         patiently(op, lambda: op.drop_column("orders", "locked_at"))
 
     Everybody who comes later waits behind a change that waits. Therefore the change waits for
-    half a second, gives up, and tries again, until it has the lock or patience ends. It commits
+    a second at most, gives up, and tries again, until it has the lock or patience ends. It commits
     by itself, and with it whatever the migration did before.
 
     Args:
@@ -381,27 +378,25 @@ def tune_storage(
             for new versions of their rows.
         dead_rows: how many changed rows start autovacuum and autoanalyze.
     """
-    _alter(op, table, schema, fillfactor=fillfactor, dead_rows=dead_rows)
+    _alter(op, table, schema, "SET", "{} = {}", fillfactor=fillfactor, dead_rows=dead_rows)
 
 
 def reset_storage(op: Op, table: AnyTable, *, schema: str | None = None) -> None:
     """Undo :func:`tune_storage`: restore the server's defaults."""
-    _alter(op, table, schema, reset=True, fillfactor=0, dead_rows=0)
+    _alter(op, table, schema, "RESET", "{}", fillfactor=0, dead_rows=0)
 
 
 def _alter(
-    op: Op, table: AnyTable, schema: str | None, *, reset: bool = False, **values: int
+    op: Op, table: AnyTable, schema: str | None, verb: str, form: str, **values: int
 ) -> None:
-    runner = Runner(op)
-    parameters = runner.changes.storage_of_queue(**values)
+    runner, whole = Runner(op), bare_table(table, schema)
+    parameters = runner.changes.storage_of_queue(**values).items()
     if not parameters:
         return
-    whole = bare_table(table, schema)
+    change = f"{verb} ({', '.join(form.format(*each) for each in parameters)})"
     parts = runner.partitions_of(whole)
     if parts is not None:
-        later = (
-            "each with storage parameters of its own; partitions that are created later need them"
-        )
-        log.info("%s has %d partitions, %s too", whole.description, len(parts), later)
+        told = "%s has %d partitions with parameters of their own; later ones need them, too"
+        log.info(told, whole.description, len(parts))
     for part in [whole] if parts is None else parts:
-        runner.run(SetStorage(part, parameters, reset=reset))
+        runner.run(alter_table(part, lambda _: [change]))

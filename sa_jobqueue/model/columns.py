@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 from weakref import WeakSet
 
 from sqlalchemy import BLANK_SCHEMA, Column, DateTime, Integer, SmallInteger, String, Table, Text
@@ -27,6 +29,16 @@ MARK = "sa_jobqueue"
 
 #: The key in a status column's info for the table's own words, by status.
 WORDS = "sa_jobqueue_words"
+
+
+#: How text becomes a value of a column, for what neither JSON nor a command line can write.
+FROM_TEXT: Mapping[Any, Callable[[str], Any]] = {
+    date: date.fromisoformat,
+    datetime: datetime.fromisoformat,
+    time: time.fromisoformat,
+    Decimal: Decimal,
+    UUID: UUID,
+}
 
 
 def timestamp_type() -> TypeEngine[datetime]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -19,6 +21,7 @@ from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
 from ..dialects import Database
+from ..dialects.clock import as_utc
 from ..dialects.expressions import or_null
 from ..errors import ArgumentError, UnsupportedDatabase
 from .mapping import QueueMapping, mapping_of
@@ -52,14 +55,20 @@ def key_is(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
     return key == bindparam(parameter, type_=_type_of(key))
 
 
-def row_like(columns: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Return a row of values, or the only one, to compare with a row of columns.
+def beyond(
+    columns: Sequence[Any], values: Sequence[Any], database: Database, *, ascending: bool = True
+) -> list[ColumnElement[bool]]:
+    """Return criteria of the rows behind these values, in the order of the columns.
 
-    Each gets the type of its column. In a row it would get a type of its own: the member of an
-    enum has none, and a type of the user's may write its values in another way.
+    The first criterion bounds the index on every database. Each value gets the type of its column.
+    In a row it would get a type of its own: the member of an enum has none, and a type of the
+    user's may write its values in another way.
     """
-    given = [literal(*each) for each in zip(values, map(_type_of, columns), strict=True)]
-    return given[0] if len(given) == 1 else tuple_(*given)
+    typed = [literal(*each) for each in zip(values, map(_type_of, columns), strict=True)]
+    begin, row = ([*map(database.comparable, each)] for each in (typed, columns))
+    if ascending:
+        return [row[0] >= begin[0], tuple_(*row) > tuple_(*begin)]
+    return [row[0] <= begin[0], tuple_(*row) < tuple_(*begin)]
 
 
 def _type_of(column: Any) -> Any:
@@ -160,6 +169,18 @@ def keys_of(
     if len(mapping.keys) > 1:
         return list(map(key_of, jobs))
     return [(key_of(row),) for row in jobs] if len(jobs) == 1 else list(zip(map(key_of, jobs)))
+
+
+def key_json(identity: tuple[Any, ...]) -> str:
+    """Write a primary key as text for a table of the library's own, such as ``[7]``."""
+    return json.dumps(identity, default=_plain)
+
+
+def _plain(value: Any) -> str:
+    """Write what JSON does not know: times as UTC, everything else as its text."""
+    if not isinstance(value, datetime):
+        return str(value)
+    return f"{as_utc(value).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def plain_queue(queue: Any) -> Any:

@@ -511,7 +511,7 @@ def _read_back_as_utc(mapping: QueueMapping) -> None:
         values = state.obj().__dict__
         for key in keys:
             value = values.get(key)
-            if value is not None and value.tzinfo is not UTC:
+            if isinstance(value, datetime) and value.tzinfo is not UTC:
                 values[key] = as_utc(value)
 
     def assigned(target: Any, value: Any, *_: Any) -> Any:

@@ -16,11 +16,9 @@ ticks, in one transaction. Each tick therefore makes its job once, however many 
 are. docs/schedules.md has the limits.
 
 ======================  =====================================================
-``schedules``           Schedules: every method that works on schedules
-``table``               Schedule: the mapped class of the rows
-``values``              the values of a job, as JSON and as attributes
+``schedules``           Schedules: every method that works on schedules; ticks become jobs
+``table``               Schedule: the mapped class of the rows; the values of their jobs
 ``declared``            every(): what the queues declare, checked, and written to the table
-``run``                 run_due: ticks become jobs
 ``ticks``               the ticks of an expression: which are due, and what becomes of missed ones
 ======================  =====================================================
 
@@ -28,8 +26,7 @@ Schedules need the extra ``schedules`` (cronsim), which is imported for the firs
 """
 
 from .declared import Declared
-from .run import Ran
-from .schedules import ScheduleInfo, Schedules
+from .schedules import Ran, ScheduleInfo, Schedules
 from .table import Schedule
 from .ticks import Missed
 

@@ -24,9 +24,8 @@ from ..model.columns import first_line
 from ..model.keys import mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import QueueMapping, mapping_of
 from ..sessions.writer import AnySession, Writer, writing
-from .table import CRON_LENGTH, NAME_LENGTH, QUEUE_LENGTH, ZONE_LENGTH, Schedule
+from .table import CRON_LENGTH, NAME_LENGTH, QUEUE_LENGTH, ZONE_LENGTH, Schedule, values_json
 from .ticks import Cron, Missed
-from .values import values_json
 
 log = logging.getLogger("sa_jobqueue.schedules")
 

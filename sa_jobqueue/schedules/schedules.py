@@ -1,27 +1,42 @@
-"""Schedules: every method that works on schedules, by name."""
+"""Schedules: every method that works on schedules, by name.
+
+When a schedule is due, its claim, the INSERT of its jobs and its release are one transaction. A
+scheduler that is killed leaves nothing behind, and the next scheduler finds the schedule unchanged.
+Two schedulers never run the same schedule, because the claim locks its row. There is no leader.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
+from ..dialects import database_of, is_transient
 from ..dialects.clock import as_utc, utc_now
 from ..errors import ArgumentError
+from ..model.columns import error_text, first_line, in_ascii
 from ..model.keys import SCHEDULES, beside, mapping_of_queue, plain_queue, queue_name
 from ..model.mapping import mapping_of
 from ..model.status import UNCLAIMED, status_is
-from ..sessions.transactions import missing_tables_named
+from ..process import process_name
+from ..sessions.transactions import missing_tables_named, routed_to_writes
 from ..sessions.writer import AnyConnection, AnySession, session_of
+from ..verbs.claim import claim
+from ..verbs.enqueue import enqueue
+from ..verbs.finish import release
 from ..verbs.manage import cancel, retry
 from .declared import Declared, declaration, declare
-from .run import Ran, database_now, insert_ticks, run_due
-from .table import PAUSED, Schedule, schedule_class
-from .ticks import Cron, Missed
+from .table import PAUSED, Schedule, job_values, schedule_class
+from .ticks import TRY_AGAIN, Cron, Missed, due_ticks
+
+log = logging.getLogger("sa_jobqueue.schedules")
 
 #: How many schedules a call of run_due() takes.
 LIMIT = 10
@@ -44,6 +59,24 @@ class ScheduleInfo:
     skipped_from: datetime | None
     skipped_to: datetime | None
     last_error: str | None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a schedule that was due.
+
+    Attributes:
+        ticks: the ticks that became jobs.
+        skipped: the first missed tick that made no job; None: there was none.
+        next_tick: the tick after those.
+        error: why nothing was inserted; the ticks stay due. None: the jobs were inserted.
+    """
+
+    name: str
+    ticks: tuple[datetime, ...]
+    skipped: datetime | None
+    next_tick: datetime
+    error: str | None = None
 
 
 #: Decorates a method that uses the table: without it, the method raises MissingTable.
@@ -112,7 +145,22 @@ class Schedules:
             ArgumentError: the session is in AUTOCOMMIT.
             DBAPIError: a transient error of the database; the whole transaction is rolled back.
         """
-        return run_due(session, self.entity, queues, limit=limit)
+        session = session_of(session)
+        known = {queue_name(queue): plain_queue(queue) for queue in queues}
+        connection = session.connection(bind_arguments=self._route)
+        if database_of(connection).in_autocommit(connection):
+            raise ArgumentError(
+                "a schedule's job and its next tick are one transaction: use a session that is not "
+                "in AUTOCOMMIT"
+            )
+        of_queues = self.entity.queue.in_(sorted(known))
+        claimed = claim(session, self.entity, of_queues, owner=process_name(40), limit=limit)
+        if not claimed:
+            return []
+        now = self._now(session)
+        ran = [_run(session, schedule, known[schedule.queue], now) for schedule in claimed]
+        release(session, claimed)  # it flushes what _run has written
+        return ran
 
     @_names_missing_table
     def due_in(self, session: AnyConnection, queues: Iterable[Any]) -> timedelta | None:
@@ -156,7 +204,7 @@ class Schedules:
         """
         given = declaration(name, queue, cron, timezone=timezone, values=values, missed=missed)
         session = session_of(session)
-        tick = Cron(cron, timezone).after(database_now(session, self.entity))
+        tick = Cron(cron, timezone).after(self._now(session))
         entity: Any = self.entity  # its constructor is that of the declarative base
         session.add(entity(next_tick=tick, run_at=tick, **vars(given)))
         session.flush()
@@ -214,6 +262,14 @@ class Schedules:
         found = session_of(session).scalars(rows.execution_options(populate_existing=True))
         return [_info(row) for row in found]
 
+    @property
+    def _route(self) -> dict[str, Any]:
+        return routed_to_writes(mapping_of(self.entity).mapper)
+
+    def _now(self, session: Session) -> datetime:
+        """Return the time of the database that the schedules are written to."""
+        return as_utc(session.execute(select(utc_now()), bind_arguments=self._route).scalar_one())
+
     def _row(self, session: AnySession, name: str) -> Schedule:
         found = session_of(session).get(self.entity, name, populate_existing=True)
         if found is None:
@@ -227,3 +283,52 @@ def _info(row: Schedule) -> ScheduleInfo:
     values, missed = json.loads(row.values_json), Missed(row.missed)
     told: Any = {"values": values, "missed": missed, "paused": row.status == PAUSED}
     return ScheduleInfo(**{**read, **times, **told})
+
+
+def _run(session: Session, schedule: Schedule, queue: Any, now: datetime) -> Ran:
+    """Insert the jobs of a claimed schedule, and write its next tick to it."""
+    tick, name, failed = as_utc(schedule.next_tick), schedule.name, schedule.last_error is not None
+    try:
+        cron = Cron(schedule.cron, schedule.timezone)
+        due = due_ticks(cron, tick, now, Missed(schedule.missed), failed=failed)
+        if due.ticks:
+            with session.begin_nested():
+                insert_ticks(session, queue, schedule, due.ticks)
+    except Exception as error:  # of any driver, or of a listener of the application
+        if is_transient(error) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+            raise  # the transaction is at an end
+        log.error("the schedule %s inserted no job: %s", name, first_line(error))
+        # The tick stays due, and does not hold up other schedules meanwhile.
+        schedule.run_at = now + TRY_AGAIN
+        schedule.last_error = error_text(in_ascii(error_text(error) or ""))
+        return Ran(name, (), None, tick, schedule.last_error)
+    schedule.run_at = schedule.next_tick = due.next
+    if due.ticks or due.skipped is not None:  # else the clock was set back before a failed tick
+        schedule.last_error = None
+    if due.ticks:
+        schedule.last_tick = due.ticks[-1]
+    if due.skipped is not None:
+        schedule.skipped_from, end = due.skipped, min((*due.ticks, now))
+        schedule.skipped_to = end
+        log.warning(
+            "the schedule %s has missed its ticks from %s, before %s", name, due.skipped, end
+        )
+    return Ran(name, due.ticks, due.skipped, due.next)
+
+
+def insert_ticks(
+    session: Session, queue: Any, schedule: Schedule, ticks: Iterable[datetime | None]
+) -> None:
+    """Insert a job for each tick; a class with ScheduleMixin gets the tick as its run_at.
+
+    Raises:
+        ArgumentError: the values do not fit the class, which another version has declared.
+    """
+    mapping = mapping_of_queue(queue)
+    values = job_values(mapping, schedule.values_json)
+    run_at = mapping.attributes.get("run_at")
+    rows = [{run_at: tick, **values} if run_at and tick else dict(values) for tick in ticks]
+    if isinstance(queue, type):
+        enqueue(session, queue, rows)
+    else:
+        queue.enqueue(session, rows)

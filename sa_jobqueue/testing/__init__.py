@@ -15,7 +15,40 @@
 :func:`sa_jobqueue.testing.asyncio.run_all`. Neither needs a test framework.
 """
 
-from .claim_index import assert_claim_is_indexed
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Engine
+
+from ..doctor import examine
+from ..queue import JobQueue
+from ..sessions.writer import AnySession
+from ..workflow import Step
 from .run_all import HandledJob, run_all
 
 __all__ = ["HandledJob", "assert_claim_is_indexed", "run_all"]
+
+
+def assert_claim_is_indexed(
+    target: Engine | AnySession, queue: JobQueue[Any] | Step[Any] | type[Any]
+) -> None:
+    """Assert that an index serves the claim of a queue without a sort.
+
+    It fails if the index is missing, or has other columns or another predicate: Alembic does not
+    compare predicates. The doctor examines the reap index.
+
+    Args:
+        target: an Engine, or a session without a transaction.
+        queue: a JobQueue, also of a class without JobMixin; a step of a workflow; or a
+            mapped class with JobMixin.
+
+    Raises:
+        AssertionError: names what does not fit, and how to fix it.
+        ArgumentError: `queue` is no queue, or the session is in a transaction.
+    """
+    report = examine(target, queue, checks=["index"])
+    if report.findings:
+        raise AssertionError(
+            "\n".join([f"{report.queue} on {report.database}:", *map(str, report.findings)])
+        )

@@ -88,7 +88,6 @@ class Listening:
     """
 
     often = True
-    rings = True
 
     def __init__(
         self,

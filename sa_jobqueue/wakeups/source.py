@@ -31,15 +31,12 @@ class Source(Protocol):
     Attributes:
         tells: it tells of every commit of jobs, so nobody needs to look.
         often: where it does not tell, look often for some time after the last job.
-        rings: a change is a job, most of the time: ring at once, and do not look first.
     """
 
     @property
     def tells(self) -> bool: ...
     @property
     def often(self) -> bool: ...
-    @property
-    def rings(self) -> bool: ...
 
     def opened(self) -> AbstractContextManager[None]:
         """Be connected inside of the block."""
@@ -55,17 +52,12 @@ class Source(Protocol):
 
 
 class Looking:
-    """MySQL, MariaDB and others: a connection to look with, which never tells of anything.
-
-    Args:
-        often: look often for some time after the last job.
-    """
+    """MySQL, MariaDB and others: a connection to look with, which never tells of anything."""
 
     tells = False
-    rings = False
+    often = True
 
-    def __init__(self, engine: Engine, *, often: bool = True) -> None:
-        self.often = often
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connection: Connection
         self._calls: Calls
@@ -108,8 +100,7 @@ class DataVersion(Looking):
     often = False
 
     def __init__(self, engine: Any) -> None:
-        super().__init__(engine, often=False)
-        self.tells = False
+        super().__init__(engine)
         self._version = 0
 
     @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from urllib.parse import urlencode
 from sqlalchemy import Table
 from starlette.responses import Response
 
-from ..control import pause, resume, tables_for
+from ..control import pause, resume
 from ..counts import Listed, count_failed, list_jobs
 from ..counts.count import has_table
 from ..dialects.clock import as_utc
@@ -35,8 +36,8 @@ from ..steering import (
     keys_from,
     keys_without,
     release_jobs,
-    retry_jobs,
     states_of,
+    unless_changed,
 )
 from .door import Problem, Visit, refuse_readers
 from .rendering import reading
@@ -46,9 +47,6 @@ PRIORITIES = range(-(2**15), 2**15)
 
 #: How many failed jobs one request retries; the page offers to go on.
 MOST = 10_000
-
-#: How many of all failed jobs a preview names.
-NAMED = 10
 
 #: The longest address of a preview. Some servers refuse longer ones.
 LONGEST = 4_000
@@ -76,7 +74,7 @@ ACTIONS = {
     "retry": Action(
         "retried",
         "Each can be claimed again at once, and its attempts count from 0.",
-        lambda visit, queue: _retry(queue, _previewed(visit, queue, "status")),
+        lambda visit, queue: _as_previewed(visit, queue, "status", queue.retry),
     ),
     "cancel": Action(
         "cancelled",
@@ -87,12 +85,12 @@ ACTIONS = {
         "released",
         "Each is taken from its owner, and can be claimed again at once. A handler that still "
         "runs goes on, and nothing that it finishes is written.",
-        lambda visit, queue: release_jobs(queue, _previewed(visit, queue, "owner")),
+        lambda visit, queue: _as_previewed(visit, queue, "owner", release_jobs(queue)),
     ),
     "reprioritize": Action(
         "reprioritized",
         "The smallest priority is claimed first.",
-        lambda visit, queue: _reprioritize(queue, _priority(visit)),
+        lambda visit, queue: partial(queue.reprioritize, priority=_priority(visit)),
     ),
 }
 
@@ -155,7 +153,7 @@ def _preview_failed(visit: Visit) -> Response:
     """Show how many jobs have failed until the last failure, which the form will name."""
     name, queue = visit.queue
     with reading(visit.site.engine) as session:
-        first = list_jobs(session, queue, Listed.FAILED, limit=NAMED, complete=True)
+        first = list_jobs(session, queue, Listed.FAILED, limit=10, complete=True)
         until = first[0].owner_date if first else None
         count = count_failed(session, queue, until=until) if until else 0
     return visit.page("preview_failed", name=name, first=first, until=until, count=count)
@@ -209,12 +207,7 @@ def _retry_failed(visit: Visit) -> Response:
 def _change_pause(visit: Visit, verb: str) -> Response:
     """Pause or resume; each undoes the other, so nobody is asked."""
     (name, queue), change = visit.queue, {"pause": pause, "resume": resume}[verb]
-    tables = tables_for(None, queue.mapping)
-    with reading(visit.site.engine) as session:
-        if not has_table(session.connection(), tables.pauses):
-            raise refused(f"There is no table {tables.pauses.fullname}.")
-    steering = visit.site.steering(name)
-    changed = steering.run(lambda session: change(session, queue, tables=tables))
+    changed = visit.site.steering(name).run(partial(change, queue=queue))
     visit.log(verb, name, (), [()] if changed else [])
     return visit.redirect(visit.links.queue(name))
 
@@ -247,23 +240,16 @@ def _states(visit: Visit, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key
         return states_of(session, queue, keys)
 
 
-def _retry(queue: JobQueue[Any], statuses: dict[str, str] | None) -> Verb:
-    return queue.retry if statuses is None else retry_jobs(queue, statuses)
-
-
-def _reprioritize(queue: JobQueue[Any], priority: int) -> Verb:
-    return lambda session, jobs: queue.reprioritize(session, jobs, priority)
-
-
-def _previewed(visit: Visit, queue: JobQueue[Any], what: str) -> dict[str, str] | None:
-    """Read what the preview said of the jobs, by the texts of their keys: others are left alone."""
-    keys, values = visit.form.getlist("key"), visit.form.getlist(what)
+def _as_previewed(visit: Visit, queue: JobQueue[Any], role: str, verb: Verb) -> Verb:
+    """Have a verb leave jobs alone that are not as the preview has shown them."""
+    keys, values = visit.form.getlist("key"), visit.form.getlist(role)
     if not values:
-        return None
+        return verb
     if len(values) != len(keys):
-        raise refused(f"The form does not tell the {what} of each job.")
+        raise refused(f"The form does not tell the {role} of each job.")
     texts = [key_text(key_from(queue.mapping, str(key))) for key in keys]
-    return dict(zip(texts, map(str, values), strict=True))
+    seen = dict(zip(texts, map(str, values), strict=True))
+    return unless_changed(queue.mapping, role, seen, verb)
 
 
 class ListedSchedule(NamedTuple):

@@ -123,11 +123,6 @@ def local_app(
     return made
 
 
-def new_token() -> str:
-    """Return a token that nobody guesses."""
-    return secrets.token_urlsafe(24)
-
-
 def user_name() -> str:
     """Return the name of the user whose process this is."""
     try:

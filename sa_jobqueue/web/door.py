@@ -25,7 +25,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..dialects import is_mistake, is_time_limit, is_transient
-from ..errors import ArgumentError
+from ..errors import ArgumentError, MissingTable
 from ..model.columns import first_line
 from ..queue import JobQueue
 from ..steering import Key, keys_text
@@ -155,7 +155,7 @@ def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
             visitor = await _visitor(authorize, request)
             visit = Visit(site, request, visitor, await _form(request))
             return await run_in_threadpool(view, visit)
-        except ArgumentError as error:  # a form asks for what the queue cannot do
+        except (ArgumentError, MissingTable) as error:  # a form asks for what cannot be done
             problem = Problem(400, "Nothing was done", f"{error}.")
             return _problem_page(request, visitor, problem if visitor else error)
         except HTTPException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ..control import workers as list_workers
 from ..counts import Listed, ListedJob, QueueStats, list_jobs, why_incomplete
-from ..counts.count import has_table
+from ..counts.count import has_table, queues_there
 from ..counts.jobs import sorted_by
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
@@ -28,9 +28,6 @@ from .rendering import Plot, from_path, plot, reading
 
 #: How many jobs a page lists.
 PAGE = 50
-
-#: The largest number of a position: that of a round.
-LARGEST = 2**31 - 1
 
 #: The title of each list, and the verbs for its ticked jobs.
 TABS = {
@@ -51,9 +48,7 @@ def show_queue(visit: Visit) -> Response:
     seen = visit.site.overview(name).get(name)
     if seen is None:
         return visit.page("no_table", name=name, table=queue.mapping.table.fullname)
-    visit.site.samples.look()
     which = _listed(visit.asked.get("show"), seen)
-    has_priority = queue.mapping.has("priority")
     return visit.page(
         "queue",
         name=name,
@@ -63,7 +58,7 @@ def show_queue(visit: Visit) -> Response:
         tabs={tab: title for tab, (title, _) in TABS.items()},
         which=which,
         listed=_list(visit, queue, which),
-        verbs=[verb for verb in TABS[which][1] if verb != "reprioritize" or has_priority],
+        verbs=verbs_of(queue, TABS[which][1]),
         first_page="after" not in visit.asked,
     )
 
@@ -112,39 +107,24 @@ def _list(visit: Visit, queue: JobQueue[Any], which: Listed) -> dict[str, Any]:
 def _next_page(queue: JobQueue[Any], which: Listed, job: ListedJob) -> str:
     """Return the query of the page behind a job."""
     values = [getattr(job, role) for role in sorted_by(queue, which)]
-    plain = [value.isoformat() if isinstance(value, datetime) else value for value in values]
-    after = json.dumps([*plain, key_text(job.key)])
-    return "?" + urlencode({"show": which.value, "after": after})
+    return "?" + urlencode({"show": which.value, "after": key_text((*values, *job.key))})
 
 
 def _job_before(queue: JobQueue[Any], which: Listed, text: str | None) -> ListedJob | None:
     """Read the last job of the page before; what is none of this list raises a Problem."""
     if text is None:
         return None
+    roles = sorted_by(queue, which)
     try:
-        *values, key = json.loads(text)
-        if not isinstance(key, str):
-            raise TypeError(key)
-        named = zip(sorted_by(queue, which), values, strict=True)
-        read = {role: _value(role, value) for role, value in named}
-        return ListedJob(key_from(queue.mapping, key), **read)
-    except (ValueError, TypeError, OverflowError, RecursionError, ArgumentError) as error:
+        read = key_from(queue.mapping, text, *map(queue.mapping.column, roles))
+        values: list[Any] = [as_utc(it) if isinstance(it, datetime) else it for it in read]
+    except (ArgumentError, OverflowError) as error:
         raise Problem(404, "Nothing is here", "There is no such page of the list.") from error
-
-
-def _value(role: str, value: Any) -> Any:
-    if role in ("owner_date", "run_at"):
-        return as_utc(datetime.fromisoformat(value))
-    if type(value) is not int or abs(value) > LARGEST:
-        raise ValueError(value)
-    return value
+    return ListedJob(read[len(roles) :], **dict(zip(roles, values, strict=False)))
 
 
 #: How many records of the history are shown.
 RECORDS = 100
-
-#: The column of TraceMixin; its module needs OpenTelemetry.
-TRACEPARENT = "traceparent"
 
 
 def show_job(visit: Visit) -> Response:
@@ -191,7 +171,7 @@ def _other_values(queue: JobQueue[Any], values: dict[str, Any]) -> dict[str, Any
     mapping = queue.mapping
     serial = {column.key for limit in queue.plan.spec.limits for column in limit.columns}
     known = {*mapping.attributes.values(), *(each.key for each in mapping.key_attributes)}
-    parts = str(values.get(TRACEPARENT)).split("-")  # W3C: the second is the trace's id
+    parts = str(values.get("traceparent")).split("-")  # of TraceMixin; the second is its id
     return {
         "serial_keys": {name: values[name] for name in sorted(serial) if name in values},
         "trace": parts[1] if len(parts) == 4 else None,
@@ -210,16 +190,18 @@ def _records(session: Session, queue: JobQueue[Any], key: Key) -> list[JobRecord
 
 def _verbs(queue: JobQueue[Any], status: str) -> list[str]:
     """List the verbs for a job of this status."""
-    has_priority = queue.mapping.has("priority")
-    known = [verb for verb in ACTIONS if verb != "reprioritize" or has_priority]
-    return [verb for verb in known if status in queue.statuses_left_by(verb)]
+    return [verb for verb in verbs_of(queue, ACTIONS) if status in queue.statuses_left_by(verb)]
+
+
+def verbs_of(queue: JobQueue[Any], verbs: Iterable[str]) -> list[str]:
+    """Return those of the verbs that the queue's class has columns for."""
+    return [verb for verb in verbs if verb != "reprioritize" or queue.mapping.has("priority")]
 
 
 def show_overview(visit: Visit) -> Response:
     """Show how full and how late the queues are."""
     site = visit.site
     seen = site.overview()
-    site.samples.look(seen)
     drawn = {name: plots(visit, name, 120, 28) for name in seen}
     missing = [name for name in site.queues if name not in seen]
     return visit.page("overview", seen=seen, plots=drawn, missing=missing)
@@ -245,7 +227,5 @@ def show_doctor(visit: Visit) -> Response:
     """Show what the doctor finds; it claims nothing and locks nothing."""
     site, again = visit.site, "again" in visit.asked
     with reading(site.engine) as session:
-        tables = {name: queue.mapping.table for name, queue in site.queues.items()}
-        connection = session.connection()
-        there = [name for name, table in tables.items() if has_table(connection, table)]
+        there = queues_there(session.connection(), site.queues)
     return visit.page("doctor", reports={name: site.report(name, again=again) for name in there})

@@ -21,15 +21,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from ..ages import age_text
-from ..counts import QueueStats
 from ..dialects import database_of
 from ..dialects.clock import as_utc
 from ..model.columns import first_line
-from ..owners.alive import OwnerState
 from ..steering import Key, key_text
-
-#: The characters of a path that stay as they are.
-SAFE = "/:,@"
 
 #: Stands where there is no value.
 UNKNOWN = "\u2013"
@@ -68,7 +63,7 @@ class Links:
     """Addresses of the site's pages, below the path where the application is mounted."""
 
     def __init__(self, request: Request) -> None:
-        self._root = quote(request.scope.get("root_path", "").rstrip("/"), safe=SAFE)
+        self._root = quote(request.scope.get("root_path", "").rstrip("/"), safe="/:,@")
 
     def __call__(self, *parts: str) -> str:
         """Return the address of a page, such as ``queues`` and a queue's name."""
@@ -115,14 +110,13 @@ def _environment() -> Environment:
     made.filters |= {
         "age": partial(age_text, unknown=UNKNOWN),
         "moment": moment_text,
-        "iso": iso_text,
         "rate": rate_text,
         "key": key_text,
         "first_line": first_line,
         "value": value_text,
         "plural": plural,
     }
-    made.globals |= {"workers_by_state": workers_by_state, "until": until_text}
+    made.globals["until"] = until_text
     return made
 
 
@@ -134,11 +128,6 @@ def until_text(moment: datetime | None) -> str:
 def moment_text(moment: datetime | None) -> str:
     """Write a time in UTC, to the second."""
     return UNKNOWN if moment is None else f"{as_utc(moment):%Y-%m-%d %H:%M:%S}"
-
-
-def iso_text(moment: datetime) -> str:
-    """Write a time for a machine."""
-    return as_utc(moment).isoformat()
 
 
 def rate_text(rate: float | None) -> str:
@@ -161,56 +150,32 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def workers_by_state(seen: QueueStats) -> dict[str, int]:
-    """Count the workers of a queue: those that are dead, and the others."""
-    states = [worker.state for worker in seen.workers or ()]
-    dead = states.count(OwnerState.DEAD)
-    return {"alive": len(states) - dead, "dead": dead}
-
-
 #: How long a statement may take.
 TIME_LIMIT = timedelta(seconds=5)
 
 
 @contextmanager
-def reading(engine: Engine, limit: timedelta | None = None) -> Iterator[Session]:
-    """Give a session for reads; it is rolled back at the end.
-
-    Args:
-        limit: the longest time of a statement; None: TIME_LIMIT.
+def reading(engine: Engine) -> Iterator[Session]:
+    """Give a session for reads, in no transaction yet; it is rolled back at the end.
 
     Raises:
-        DBAPIError: the database is away, or a statement took longer.
+        DBAPIError: the database is away, or a statement took longer than TIME_LIMIT.
     """
-    with Session(engine) as session:
-        connection = _in_transaction(session)
-        with database_of(connection).time_limit(connection, limit or TIME_LIMIT):
+    with engine.connect() as connection, ExitStack() as limits:
+        database = database_of(connection)
+        in_autocommit = database.in_autocommit(connection)
+        connection.rollback()  # the level of a transaction is set before it begins
+        if in_autocommit:
+            connection.execution_options(isolation_level=database.transaction_level)
+        with Session(connection) as session:
+
+            @event.listens_for(session, "after_begin")
+            def limit_time(_session: Session, _transaction: object, begun: Connection) -> None:
+                limits.enter_context(database.time_limit(begun, TIME_LIMIT))
+
             yield session
-
-
-@contextmanager
-def reading_again(engine: Engine) -> Iterator[Session]:
-    """Give a session in no transaction, for several of them; each statement has the limit."""
-    with engine.connect() as connection, ExitStack() as limits, Session(connection) as session:
-
-        @event.listens_for(session, "after_begin")
-        def limit_time(_session: Session, _transaction: object, begun: Connection) -> None:
-            limits.enter_context(database_of(begun).time_limit(begun, TIME_LIMIT))
-
-        yield session
 
 
 def drivers_words(error: Exception) -> str:
     """Return an error of the database as its driver words it, without statement and parameters."""
     return first_line(error.orig if isinstance(error, DBAPIError) else error)
-
-
-def _in_transaction(session: Session) -> Connection:
-    """Connect; on an AUTOCOMMIT engine the reads are one transaction, too."""
-    connection = session.connection()
-    database = database_of(connection)
-    if database.in_autocommit(connection):
-        session.rollback()  # the level of a transaction is set before it begins
-        level = {"isolation_level": database.transaction_level}
-        connection = session.connection(execution_options=level)
-    return connection

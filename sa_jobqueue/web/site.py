@@ -1,16 +1,14 @@
 """The site: what all pages share, and samples of what the queues held in the last half hour.
 
-A page adds what it has read anyway. In between a thread takes samples, and ends when nobody has
-looked for some minutes.
+A page that shows a queue adds what it has read anyway.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -25,9 +23,54 @@ from ..errors import ArgumentError
 from ..model.keys import beside, queue_name, queues_by_name
 from ..queue import JobQueue, job_queue_of
 from ..steering import Steering
-from .rendering import TIME_LIMIT, drivers_words, reading, reading_again
+from .rendering import TIME_LIMIT, reading
 
-log = logging.getLogger("sa_jobqueue.web")
+#: How old the last sample of a queue is when another one is kept: several visitors are as one.
+EVERY = timedelta(seconds=5)
+
+#: How long a sample is shown.
+SHOWN = timedelta(minutes=30)
+
+#: So many samples are kept.
+KEPT = SHOWN // EVERY
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a queue held at one moment.
+
+    Attributes:
+        rate: finishes per second; 0 where it is not known.
+        taken: by time.monotonic().
+    """
+
+    due: int
+    rate: float
+    taken: float = field(default_factory=time.monotonic)
+
+
+class Samples:
+    """What pages have read of queues, by their names."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, deque[Sample]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, seen: Mapping[str, QueueStats]) -> None:
+        """Keep what a page has read, unless the last samples are too young."""
+        with self._lock:
+            for name, queue in seen.items():
+                kept = self._kept.setdefault(name, deque(maxlen=KEPT))
+                sample = Sample(queue.due.number, queue.rate or 0.0)
+                if not kept or sample.taken - kept[-1].taken > EVERY.total_seconds():
+                    kept.append(sample)
+
+    def of(self, name: str) -> list[Sample]:
+        """Return the samples of a queue, the oldest first."""
+        since = time.monotonic() - SHOWN.total_seconds()
+        with self._lock:
+            return [sample for sample in self._kept.get(name, ()) if sample.taken > since]
+
 
 #: How long a report of the doctor is kept, and how soon somebody may have another one.
 OLDEST, SOONEST = timedelta(seconds=60), timedelta(seconds=5)
@@ -52,6 +95,7 @@ class Site:
 
     engine: Engine
     queues: Mapping[str, JobQueue[Any]]
+    samples: Samples = field(default_factory=Samples)
     _reports: dict[str, KeptReport] = field(default_factory=dict)
     _examining: threading.Lock = field(default_factory=threading.Lock)
 
@@ -71,11 +115,6 @@ class Site:
         return cls(engine, {name: job_queue_of(queue) for name, queue in named.items()})
 
     @cached_property
-    def samples(self) -> Samples:
-        """What the queues held in the last half hour."""
-        return Samples(self.overview)
-
-    @cached_property
     def names_of(self) -> dict[str, list[str]]:
         """The names on the site of the queues that workers and schedules call by one name."""
         found: dict[str, list[str]] = {}
@@ -84,19 +123,24 @@ class Site:
         return found
 
     def overview(self, *names: str) -> dict[str, QueueStats]:
-        """Describe the queues whose tables are there, or those of them that are named."""
+        """Describe the queues whose tables are there, or those of them that are named.
+
+        What is read is a sample, too.
+        """
         wanted = names or self.queues
         with reading(self.engine) as session:
             asked = {name: self.queues[name] for name in self.queues if name in wanted}
             there = queues_there(session.connection(), asked)
-            return dict(zip(there, overview(session, there.values()), strict=True))
+            seen = dict(zip(there, overview(session, there.values()), strict=True))
+        self.samples.add(seen)
+        return seen
 
     def report(self, name: str, *, again: bool = False) -> KeptReport:
         """Have the doctor examine a queue; for a minute, or, again, for 5 s, a report is kept."""
         with self._examining:  # who comes meanwhile gets the same report
             kept = self._reports.get(name)
             if kept is None or kept.age > (SOONEST if again else OLDEST):
-                with reading_again(self.engine) as session:
+                with reading(self.engine) as session:
                     report = examine(session, self.queues[name])
                 kept = self._reports[name] = KeptReport(report, time.monotonic())
             return kept
@@ -109,90 +153,3 @@ class Site:
     def steering(self, name: str) -> Steering:
         """Return what changes the jobs of a queue."""
         return Steering(self.engine, self.queues[name], TIME_LIMIT)
-
-
-EVERY = timedelta(seconds=5)
-
-#: How long samples are taken after the last look.
-WATCHED = timedelta(minutes=5)
-
-#: So many samples are kept: those of half an hour.
-KEPT = timedelta(minutes=30) // EVERY
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What a queue held at one moment.
-
-    Attributes:
-        rate: finishes per second; 0 where it is not known.
-    """
-
-    due: int
-    rate: float
-
-
-class Samples:
-    """The samples of queues, by their names.
-
-    Args:
-        read: reads the queues; called in a thread of our own.
-    """
-
-    def __init__(self, read: Callable[[], dict[str, QueueStats]]) -> None:
-        self._read = read
-        self._kept: dict[str, deque[Sample]] = {}
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._taken = self._looked = -float("inf")
-
-    def look(self, seen: dict[str, QueueStats] | None = None) -> None:
-        """See that samples are taken from now on.
-
-        Args:
-            seen: what a page has read of all queues; it is a sample, too.
-        """
-        with self._lock:
-            self._looked = time.monotonic()
-            self._add(seen or {})
-            if self._thread is None:
-                self._stopped.clear()
-                self._thread = threading.Thread(target=self._run, daemon=True)
-                self._thread.start()
-
-    def of(self, name: str) -> Sequence[Sample]:
-        """Return the samples of a queue, the oldest first."""
-        with self._lock:
-            return tuple(self._kept.get(name, ()))
-
-    def stop(self) -> None:
-        """Take no more samples until somebody looks again."""
-        thread = self._thread
-        self._stopped.set()
-        if thread is not None:
-            thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(EVERY.total_seconds()):
-            with self._lock:
-                if time.monotonic() - self._looked > WATCHED.total_seconds():
-                    self._thread = None  # before somebody can look again
-                    return
-            try:
-                seen = self._read()
-            except Exception as error:  # the page tells what is wrong with the database
-                log.debug("no sample: %s", drivers_words(error))
-                continue
-            with self._lock:
-                self._add(seen)
-        self._thread = None
-
-    def _add(self, seen: dict[str, QueueStats]) -> None:
-        """Keep a sample, unless the last one is too young: several visitors are as one."""
-        now = time.monotonic()
-        if seen and now - self._taken > EVERY.total_seconds() * 0.8:
-            self._taken = now
-            for name, queue in seen.items():
-                kept = self._kept.setdefault(name, deque(maxlen=KEPT))
-                kept.append(Sample(queue.due.number, queue.rate or 0.0))

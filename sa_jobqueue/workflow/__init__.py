@@ -23,14 +23,13 @@ A job has one status at a time: there are no parallel branches that join again.
 
 ======================  =====================================================
 ``workflow``            Workflow: declares steps, sends signals, tells of transitions
-``graph``               which statuses there are, which change is allowed, and the diagram
-``step``                Step: a handler with its statuses; StepQueue: its verbs
+``graph``               which statuses there are, which change is allowed, and the diagram;
+                        Step: a handler with its statuses; StepQueue: its verbs
 ======================  =====================================================
 """
 
 from ..errors import InvalidTransition, NotWaiting
-from .graph import Arrow
-from .step import Step
+from .graph import Arrow, Step
 from .workflow import Transition, Workflow
 
 __all__ = ["Arrow", "InvalidTransition", "NotWaiting", "Step", "Transition", "Workflow"]

@@ -22,12 +22,10 @@ from ..model.mapping import QueueMapping, mapping_of
 from ..model.status import CANCELLED, DONE
 from ..model.transitions import ended, reset, retried
 from ..sessions.show import loaded, show_expired
-from ..sessions.transaction_end import TransactionEnd
 from ..sessions.writer import AnySession, Writer, writing
 from ..verbs.manage import CHANGE_KEYS, change, change_event, update_statement
 from ..verbs.reap import Reaped
-from .graph import Arrow, Graph
-from .step import Step, StepQueue
+from .graph import Arrow, Graph, Step, StepQueue
 
 T = TypeVar("T")
 
@@ -86,9 +84,6 @@ class Listeners(Recorder):
                 told = Transition(event.entity, job.key, before, after, event.verb, job.owner)
                 for listener in self.functions:
                     listener(writer.of_session or writer.connection, told)
-
-    def ended(self, number: str, end: TransactionEnd) -> None:
-        """Do nothing: what the listeners have written was committed with the change, or not."""
 
 
 L = TypeVar("L", bound=Listener)

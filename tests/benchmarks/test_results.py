@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks import drain, growth, load
 from benchmarks.__main__ import main
-from benchmarks.adapters.catalogue import ALL
+from benchmarks.adapters.catalogue import ALL, CATALOGUE
 from benchmarks.harness.command import RESULTS
 from benchmarks.harness.databases import Database
 
@@ -89,3 +89,13 @@ def test_the_commands_of_the_pages_are_the_benchmarks() -> None:
     for command in commands:
         result = CliRunner().invoke(main, [*command.split(), "--help"])
         assert result.exit_code == 0, result.output
+
+
+def test_an_unknown_adapter_is_an_error_that_names_the_known_ones() -> None:
+    given = ["drain", "--database", "sqlite", "--adapter", "rows", "--adapter", "nonsense"]
+
+    result = CliRunner().invoke(main, given, terminal_width=10_000)
+
+    assert result.exit_code == 2
+    assert "no adapter nonsense; there are" in result.output
+    assert all(name in result.output for name in CATALOGUE)

@@ -37,3 +37,14 @@ def row(page: Page, key: int | str) -> Locator:
     """Find the row of a table that begins with a key."""
     heading = page.get_by_role("rowheader", name=str(key), exact=True)
     return page.get_by_role("row").filter(has=heading)
+
+
+def overhang(page: Page) -> dict[int, int]:
+    """Return by how much the page scrolls sideways on a computer, a tablet and a phone."""
+    found = {}
+    for width in (1280, 768, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        found[width] = page.evaluate(
+            "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+    return found

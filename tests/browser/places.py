@@ -10,10 +10,9 @@ from playwright.sync_api import Page
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import claim
+from sa_jobqueue import Owner, claim
 from sa_jobqueue.control import pause, register_worker
 from sa_jobqueue.events import HistoryTable
-from sa_jobqueue.owners.owner import Owner
 from tests.web.models import HISTORY, SCHEDULES, TABLES, Email, Plain, Scan, Visit, emails, visits
 
 from .people import go

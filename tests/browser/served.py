@@ -24,6 +24,8 @@ from sqlalchemy import URL
 from starlette.requests import Request
 
 from sa_jobqueue.web import Access, Visitor, app
+
+# Inner: to sample half an hour would take half an hour.
 from sa_jobqueue.web.site import KEPT, Sample, Samples
 from tests.servers.companion import Companion
 from tests.servers.given import REPOSITORY
@@ -46,9 +48,11 @@ def authorize(request: Request) -> Visitor | None:
 
 
 @contextmanager
-def served(url: URL, port: int | None = None, *, past: bool = False) -> Iterator[str]:
+def served(url: URL, *, past: bool = False) -> Iterator[str]:
     """Serve the page of the models from a process; give its address without a path."""
-    port = port or free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
     text = url.render_as_string(hide_password=False)
     command = [sys.executable, "-m", __name__, str(port), text, *(["past"] if past else [])]
     process = Companion(*command, folder=REPOSITORY)
@@ -57,14 +61,6 @@ def served(url: URL, port: int | None = None, *, past: bool = False) -> Iterator
         yield f"http://127.0.0.1:{port}"
     finally:
         process.end()
-
-
-def free_port() -> int:
-    """Return a port where nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _wait_for(process: Companion, port: int) -> None:
@@ -87,12 +83,7 @@ def main(port: str, url: str, past: str = "") -> None:
     site = app(engine, QUEUES, authorize=authorize)
     if past:
         add_past(site.state.site.samples)
-    config = uvicorn.Config(
-        site,
-        port=int(port),
-        log_level="error",
-        timeout_graceful_shutdown=1,
-    )
+    config = uvicorn.Config(site, port=int(port), log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""What people do on the pages, as they find it: by roles and by labels."""
+"""What people do on the pages that only a browser shows: its history, and its keys."""
 
 from __future__ import annotations
 
@@ -6,56 +6,18 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy.orm import Session
 
-from tests.web.conftest import add, failed, statuses
+from tests.web.conftest import add, failed
 from tests.web.models import SCHEDULES, Email, emails
 
 from .people import follow, go, press, row, tick, title
 
-on_postgresql = pytest.mark.only_on("postgresql")
 
-
-def test_a_failed_job_is_seen_looked_into_and_retried(page: Page, session: Session) -> None:
-    add(session, failed(1, last_error="no mailbox\nfor ann"), Email(id=2), failed(3))
-    page.reload()
-    expect(page.get_by_role("row").nth(1).get_by_role("cell").first).to_have_text("1")
-
-    follow(page, "emails")
-    expect(row(page, 1)).to_contain_text("no mailbox")
-    follow(page, "1")
-    expect(title(page)).to_have_text("Job 1 failed")
-    expect(page.get_by_text("for ann")).to_be_visible()
-    follow(page, "emails")
-    tick(page, 1)
-    press(page, "Retry…")
-    expect(page.get_by_text("Nothing has been changed yet.")).to_be_visible()
-    press(page, "Retry 1 job")
-
-    expect(title(page)).to_have_text("1 job retried")
-    assert statuses(session) == {1: "unclaimed", 2: "unclaimed", 3: "failed"}
-
-
-@on_postgresql
-def test_who_goes_back_from_a_preview_has_changed_nothing(page: Page, session: Session) -> None:
-    add(session, Email(id=1))
-    follow(page, "emails")
-    follow(page, "Due")
-    tick(page, 1)
-    press(page, "Cancel…")
-
-    follow(page, "Back, and change nothing")
-
-    expect(page.get_by_role("link", name="Due", exact=True)).to_have_attribute(
-        "aria-current", "page"
-    )
-    assert statuses(session) == {1: "unclaimed"}
-
-
-@on_postgresql
 def test_back_from_a_result_shows_the_preview_again_with_the_status_of_now(
     page: Page, session: Session
 ) -> None:
-    add(session, failed(1), failed(2))
+    add(session, failed(1, last_error="no mailbox"), failed(2))
     follow(page, "emails")
+    expect(row(page, 1)).to_contain_text("no mailbox")
     tick(page, 1, 2)
     press(page, "Retry…")
     press(page, "Retry 2 jobs")
@@ -64,14 +26,14 @@ def test_back_from_a_result_shows_the_preview_again_with_the_status_of_now(
     page.go_back()
     expect(title(page)).to_have_text("Retry 0 jobs?")
     expect(row(page, 1)).to_contain_text("unclaimed")
-    page.go_back()
+    follow(page, "Back, and change nothing")
 
     expect(page.get_by_role("link", name="Failed", exact=True)).to_have_attribute(
         "aria-current", "page"
     )
 
 
-@on_postgresql
+@pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize(
     ("path", "button", "shown"),
     [
@@ -94,11 +56,10 @@ def test_back_from_another_page_shows_the_preview_again(
     expect(title(page)).to_have_text(shown)
 
 
-@on_postgresql
+@pytest.mark.only_on("postgresql")
 def test_enter_in_the_field_of_the_priority_reprioritizes(page: Page, session: Session) -> None:
     add(session, Email(id=1))
-    follow(page, "emails")
-    follow(page, "Due")
+    go(page, "/queues/emails?show=due")
     tick(page, 1)
 
     page.get_by_label("Priority").fill("4")

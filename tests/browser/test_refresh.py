@@ -1,11 +1,11 @@
-"""The page refreshes itself, but not while somebody is reading or writing in it."""
+"""The page refreshes itself, but not while somebody reads or writes in it, or nobody answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, Request, Route, expect
 from sqlalchemy.orm import Session
 
 from tests.web.conftest import add, failed
@@ -13,6 +13,7 @@ from tests.web.models import Email
 
 from .conftest import Open
 from .people import title
+from .watching import Watch
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -159,3 +160,36 @@ def test_the_place_to_which_somebody_has_scrolled_stays(visit: Open, session: Se
     refresh(page)
 
     assert page.evaluate("() => scrollY") == pytest.approx(before, abs=60)
+
+
+def answer_503(route: Route) -> None:
+    """Answer as the page does while its database is away."""
+    route.fulfill(status=503, body="The database does not answer")
+
+
+def refuse(route: Route) -> None:
+    """Be no server."""
+    route.abort("connectionrefused")
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("away", [answer_503, refuse])
+def test_the_last_figures_stay_while_nobody_answers(
+    visit: Open, session: Session, watch: Watch, away: object
+) -> None:
+    add(session, Email(id=1), Email(id=2))
+    watch.expect("503", "net::ERR_CONNECTION_REFUSED")
+    page = visit()
+    banner = page.get_by_text("The database or the server does not answer.")
+    due = page.get_by_role("row").nth(1).get_by_role("cell").first
+    expect(banner).to_be_hidden()
+
+    page.route("**/*", away)  # type: ignore[arg-type]  # one of the functions above
+    expect(banner).to_be_visible()
+    kept = due.inner_text(), page.title()
+    add(session, Email(id=3))
+    page.unroute("**/*")
+
+    expect(banner).to_be_hidden()
+    expect(due).to_have_text("3")
+    assert kept == ("2", "Queues · sa_jobqueue")

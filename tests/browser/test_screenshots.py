@@ -6,19 +6,18 @@ Otherwise they go to a temporary folder, so that taking them cannot rot.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Page, ViewportSize
+from playwright.sync_api import ViewportSize
 from sqlalchemy import Engine
 
 from tests.servers.given import REPOSITORY
 
 from .conftest import Open
-from .people import go, press, tick
-from .places import filled
+from .places import PLACES, filled
 from .served import served
 
 pytestmark = pytest.mark.only_on("postgresql")
@@ -35,38 +34,16 @@ PHONE: ViewportSize = {"width": 360, "height": 740}
 Scheme = Literal["light", "dark"]
 
 
-def overview(page: Page) -> None:
-    """Show all queues."""
-    go(page, "/")
-
-
-def queue(page: Page) -> None:
-    """Show the failed jobs of a queue, two of them ticked."""
-    go(page, "/queues/emails")
-    tick(page, 52, 51)
-
-
-def job(page: Page) -> None:
-    """Show a job that has failed."""
-    go(page, "/queues/emails/jobs/53")
-
-
-def preview(page: Page) -> None:
-    """Show what an action would do."""
-    queue(page)
-    with page.expect_navigation():
-        press(page, "Retry…")
-
-
-PICTURES: dict[str, tuple[Callable[[Page], None], ViewportSize, Scheme]] = {
-    "web-overview": (overview, LOW, "light"),
-    "web-overview-dark": (overview, LOW, "dark"),
-    "web-queue": (queue, COMPUTER, "light"),
-    "web-queue-dark": (queue, COMPUTER, "dark"),
-    "web-job": (job, COMPUTER, "light"),
-    "web-preview": (preview, LOW, "light"),
-    "web-overview-phone": (overview, PHONE, "light"),
-    "web-queue-phone": (queue, PHONE, "dark"),
+#: Each picture shows one of the places.
+PICTURES: dict[str, tuple[str, ViewportSize, Scheme]] = {
+    "web-overview": ("overview", LOW, "light"),
+    "web-overview-dark": ("overview", LOW, "dark"),
+    "web-queue": ("failed", COMPUTER, "light"),
+    "web-queue-dark": ("failed", COMPUTER, "dark"),
+    "web-job": ("failed job", COMPUTER, "light"),
+    "web-preview": ("preview", LOW, "light"),
+    "web-overview-phone": ("overview", PHONE, "light"),
+    "web-queue-phone": ("failed", PHONE, "dark"),
 }
 
 
@@ -86,10 +63,10 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_a_picture_is_taken_of_each_page(visit: Open, folder: Path) -> None:
     page = visit()
 
-    for name, (show, size, scheme) in PICTURES.items():
+    for name, (place, size, scheme) in PICTURES.items():
         page.set_viewport_size(size)
         page.emulate_media(color_scheme=scheme)
-        show(page)
+        PLACES[place](page)
         page.evaluate("() => scrollTo(0, 0)")
         page.screenshot(path=folder / f"{name}.png")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Engine, event, func, select
@@ -59,14 +60,22 @@ class Mortal:
         dialect.do_commit = self._do_commit
 
     def die(
-        self, *, step: int = 0, batch: int = 0, committed: bool = False, error: Any = None
+        self,
+        *,
+        step: int = 0,
+        batch: int = 0,
+        committed: bool = False,
+        error: Any = None,
+        first: Callable[[], object] | None = None,
     ) -> None:
         """Die at a step, or in the commit of a batch, both counted from 1.
 
         Args:
             committed: die after the commit of the batch.
             error: raise this in place of the commit, and live.
+            first: is called before the commit of the batch.
         """
+        self._first = first
         self._step, self._batch = step, batch
         self._committed, self._error = committed, Killed() if error is None else error
         self._writes = self._items = False
@@ -82,6 +91,8 @@ class Mortal:
         self._writes = self._items = False
         self._batch -= items
         dies = items and self._batch == 0
+        if dies and self._first is not None:
+            self._first()
         if dies and not self._committed:
             raise self._error
         if writes:

@@ -110,15 +110,6 @@ def test_batches_that_may_be_in_are_written_again_and_no_others(
     assert source.table == (ALL if then == "restore" else set())
 
 
-def test_the_first_batch_is_in_before_the_last_is_divided(source: Numbers, log: FileLog) -> None:
-    seen: list[tuple[str, int]] = []
-    source.before = lambda verb, batch: seen.append((verb, batch[0]))
-
-    BulkLoad(source, log).run()
-
-    assert seen == [(verb, first) for first in (0, 3, 6, 9) for verb in ("divide", "update")]
-
-
 def test_a_source_may_change_as_long_as_the_redo_log_is_not_complete(
     source: Numbers, new_log: Callable[[], Log]
 ) -> None:
@@ -154,19 +145,6 @@ def test_a_load_has_one_caller_at_a_time_and_any_readers(
     ]
     other.rollback()
     assert source.table == set()
-
-
-def test_clean_makes_room_for_a_new_load(source: Numbers, new_log: Callable[[], Log]) -> None:
-    first = brought_to("CANCELLED", source, new_log())
-    with pytest.raises(InvalidState, match=r"CANCELLED; call clean\(\)"):
-        first.run()
-
-    first.clean()
-    assert BulkLoad(source, new_log()).state is LoadState.STARTING
-    BulkLoad(source, new_log()).run()
-
-    assert source.table == ALL
-    assert BulkLoad(source, new_log()).status().inserted == 4
 
 
 @pytest.mark.parametrize(("verb", "written"), [("run", "updated"), ("rollback", "rolled_back")])

@@ -22,17 +22,16 @@ from sqlalchemy import (
     Interval,
     Numeric,
     create_engine,
-    func,
+    delete,
+    insert,
     select,
+    text,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource
-from sa_jobqueue.bulk.row_writer import (
-    Copy,  # what only COPY does: its texts, and a lost connection
-)
+from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress
 from tests.support import statements_seen
 
 from .models import Item
@@ -51,7 +50,7 @@ class Own(DeclarativeBase):
 
 
 class Value(Own):
-    """A value of each type, under names that need quotes."""
+    """A value of each type, under names that need quotes; COPY leaves the last three to INSERT."""
 
     __tablename__ = "bulk values"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -68,14 +67,6 @@ class Value(Own):
     mood: Mapped[Mood | None]
     constant: Mapped[str] = mapped_column(default="a\tb\\")
     humour: Mapped[Mood] = mapped_column(Enum(Mood, native_enum=False), default=Mood.BAD)
-
-
-class Left(Own):
-    """Rows that COPY leaves to INSERT."""
-
-    __tablename__ = "bulk_left"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    text: Mapped[str | None]
     numbers: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
     document: Mapped[Any | None] = mapped_column(JSON)
     lasts: Mapped[timedelta | None] = mapped_column(Interval)
@@ -106,6 +97,9 @@ class Word(str):
         return "not this"
 
 
+#: Ends the connection that copies.
+END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'copies'"
+
 EAST = timezone(timedelta(hours=5, minutes=30))
 NASTY: list[tuple[str, Any]] = [
     *(("text", text) for text in ("", "\\N", "\\.", "\\", "a\tb", "a\nb", "a\rb", "\r\n", "\\t")),
@@ -131,21 +125,16 @@ def stored(engine: Engine, entity: type[Any]) -> list[str]:
         return [repr(tuple(row)) for row in found]
 
 
-def test_copy_stores_what_insert_stores(
-    engine: Engine, log: FileLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_stores_what_insert_stores(engine: Engine, log: FileLog) -> None:
     rows = [{"id": n, **NOTHING, name: value} for n, (name, value) in enumerate(NASTY)]
-    load = BulkLoad(InsertSource(engine, Value, rows, batch_size=3), log)
-    with monkeypatch.context() as patched:
-        patched.setattr(Copy, "prepare", lambda *_: None)
-        load.run()
+    with Session(engine) as session, session.begin():
+        session.execute(insert(Value), rows)
     inserted = stored(engine, Value)
-    load.rollback()
+    with engine.begin() as connection:
+        connection.execute(delete(Value))
 
     with statements_seen(engine) as seen:
-        load = BulkLoad(InsertSource(engine, Value, rows, batch_size=3), log)
-        load.clean()
-        BulkLoad(load.source, log).run()
+        BulkLoad(InsertSource(engine, Value, rows, batch_size=3), log).run()
 
     assert stored(engine, Value) == inserted
     assert [statement for statement in seen if "INSERT" in statement] == []
@@ -163,10 +152,11 @@ def test_copy_stores_what_insert_stores(
 def test_rows_that_copy_cannot_write_are_inserted(
     engine: Engine, log: FileLog, name: str, given: Any, arrives: Any
 ) -> None:
-    BulkLoad(InsertSource(engine, Left, [{"id": 1, name: given}, {"id": 2, name: None}]), log).run()
+    rows = [{"id": 1, name: given}, {"id": 2, name: None}]
+    BulkLoad(InsertSource(engine, Value, rows), log).run()
 
     with engine.connect() as connection:
-        found = connection.execute(select(Left.__table__.c[name]).order_by(Left.id)).scalars()
+        found = connection.execute(select(getattr(Value, name)).order_by(Value.id)).scalars()
         assert list(found) == [arrives, None]
 
 
@@ -199,20 +189,23 @@ def test_an_error_in_copy_is_raised_as_sqlalchemys(
     engine: Engine, log: FileLog, driver: str
 ) -> None:
     pytest.importorskip(driver)
-    other = create_engine(engine.url.set(drivername=f"postgresql+{driver}"))
+    url = engine.url.set(drivername=f"postgresql+{driver}")
+    other = create_engine(url.update_query_dict({"application_name": "copies"}))
     add_items(engine, 4)
+    load = load_of(other, log)
     with pytest.raises(IntegrityError, match="COPY"):
-        load_of(other, log).run()
+        load.run()
     assert texts(engine) == {**expected(3), 4: "foreign"}
 
-    with other.connect() as connection:
-        copy = Copy.prepare(connection, Item.__table__, ["id"])  # type: ignore[arg-type]  # a Table
-        assert copy is not None
-        its_id = connection.scalar(select(func.pg_backend_pid()))
-        with engine.connect() as killer:
-            killer.execute(select(func.pg_terminate_backend(its_id)))
-        with pytest.raises(DBAPIError) as raised:
-            copy.insert(connection, [{"id": 1}])
+    def end_the_connection(_: Progress) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(END))
+
+    with engine.begin() as connection:
+        connection.execute(delete(Item))
+    load.progress = end_the_connection
+    with pytest.raises(DBAPIError, match="COPY") as raised:
+        load.run()
 
     assert raised.value.connection_invalidated
     other.dispose()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,34 +10,14 @@ from sqlalchemy import Engine, create_engine
 from sa_jobqueue.bulk import (
     BulkLoad,
     DatabaseLog,
-    DivisibleSource,
     Metadata,
 )
-from tests.support import statements_seen
 
-from .fakes import Killed
+from .fakes import Killed, Numbers
 from .models import Base
 from .support import Mortal, add_items, expected, items, load_of, texts
 
 pytestmark = pytest.mark.by_turns("mysql", "mariadb")
-
-
-@pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("then", ["run", "rollback"])
-def test_no_batch_is_ever_in_doubt(engine: Engine, committed: bool, then: str) -> None:
-    mortal = Mortal(engine)
-    mortal.die(batch=2, committed=committed)
-    with pytest.raises(Killed):
-        load_of(mortal.engine, DatabaseLog(mortal.engine), on_existing="keep").run()
-    load = load_of(engine, DatabaseLog(engine))
-    assert (load.state, load.status().inserted) == ("BLOCKED", 1 + committed)
-
-    with statements_seen(engine) as seen:
-        getattr(load, then)()
-
-    assert not [statement for statement in seen if statement.startswith("SELECT bulk_item")]
-    assert texts(engine) == (expected(10) if then == "run" else {})
-    mortal.engine.dispose()
 
 
 def test_two_loads_know_nothing_of_each_other(engine: Engine) -> None:
@@ -58,33 +37,17 @@ def test_two_loads_know_nothing_of_each_other(engine: Engine) -> None:
     assert texts(engine) == dict.fromkeys((100, 101), "foreign")
 
 
-class Long(DivisibleSource[str]):
-    """A batch that is longer than MySQL's TEXT."""
-
-    taken_back: list[str]
-
-    def metadata(self) -> Metadata:
-        return Metadata(total=1, batch_size=1, details={"details": "d" * 70_000})
-
-    def divide(self) -> Iterator[str]:
-        yield "r" * 70_000
-
-    def update(self, batch: str) -> None:
-        pass
-
-    def rollback(self, batch: str) -> None:
-        self.taken_back.append(batch)
-
-
 def test_long_values_are_stored_whole(engine: Engine) -> None:
-    source = Long()
-    source.taken_back = []
+    """A batch and details that are longer than MySQL's TEXT."""
+    source, known = Numbers(20_000, 20_000), {"details": "d" * 70_000}
+    metadata = Metadata(total=20_000, batch_size=20_000, details=known)
+    source.metadata = lambda: metadata  # type: ignore[method-assign]
     load = BulkLoad(source, DatabaseLog(engine, "n" * 100))
 
     load.run()
     load.rollback()
 
-    assert source.taken_back == ["r" * 70_000]
+    assert source.rolled_back == [list(range(20_000))]
 
 
 def test_a_log_in_another_database_has_doubts_and_settles_them(

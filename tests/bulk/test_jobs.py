@@ -34,11 +34,6 @@ def statuses(engine: Engine) -> dict[str, int]:
         return {word: count for word, count in count_by_status(session, Job).items() if count}
 
 
-def claim_two(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        claim(session, Job, owner="w", limit=2)
-
-
 def test_jobs_are_as_enqueue_makes_them_and_are_copied(
     engine: Engine, log: FileLog, db_alias: str
 ) -> None:
@@ -114,7 +109,8 @@ def test_a_load_that_is_killed_while_jobs_become_claimable_goes_on(
     with pytest.raises(Killed):
         load_of(own, new_log(), visible="at the end").run()
     assert statuses(engine) == {"unsent": 6, "loading": 4}
-    claim_two(engine)
+    with Session(engine) as session, session.begin():
+        claim(session, Job, owner="w", limit=2)
 
     load_of(engine, new_log()).run()
 

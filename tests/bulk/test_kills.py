@@ -5,17 +5,18 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, event
+from sqlalchemy import Engine, create_engine, delete
 from sqlalchemy.exc import IntegrityError
 
 from sa_jobqueue import LockTimeout
-from sa_jobqueue.bulk import BatchInDoubt, BulkLoad, DatabaseLog, FileLog, Log
-from tests.support import SERVERS, make_engine
+from sa_jobqueue.bulk import BatchInDoubt, DatabaseLog, FileLog, Log
+from tests.support import SERVERS
 
 from .fakes import Killed
 from .models import Item
@@ -45,9 +46,10 @@ def test_a_load_that_is_killed_at_any_step_goes_on_or_is_rolled_back(
         then = "run" if then == "rollback" else "rollback"
         mortal.die(step=1 + tries // 2 if full else first + 2 * tries)
         tries += 1
-        ended = survives(
-            load_of(mortal.engine, in_database_of(mortal, new_log()), **options), killed
-        )
+        dying = load_of(mortal.engine, in_database_of(mortal, new_log()), **options)
+        with suppress(Killed):
+            getattr(dying, killed)()
+            ended = True
         load = load_of(engine, new_log(), **options)
         if killed == "run" or load.state != "CANCELLED":
             getattr(load, then)()
@@ -58,15 +60,6 @@ def test_a_load_that_is_killed_at_any_step_goes_on_or_is_rolled_back(
         load.clean()
 
     assert tries > 2
-
-
-def survives(load: BulkLoad[Any], verb: str) -> bool:
-    """Call; tell whether the process has lived to the end."""
-    try:
-        getattr(load, verb)()
-    except Killed:
-        return False
-    return True
 
 
 def in_database_of(mortal: Mortal, log: Log) -> Log:
@@ -158,29 +151,13 @@ def test_a_commit_that_a_reader_prevents_is_tried_again(tmp_path: Path, log: Fil
 
 
 @pytest.fixture
-def finish_lingering(engine: Engine, new_log: Callable[[], Log]) -> Iterator[Callable[[], None]]:
+def finish_lingering(mortal: Mortal, new_log: Callable[[], Log]) -> Iterator[Callable[[], None]]:
     """A process is gone, and its server is about to commit the second batch: let it do so."""
-    own = make_engine(engine.url)
     committing, go_on = threading.Event(), threading.Event()
-    dialect: Any = own.dialect
-    commit, items_seen = dialect.do_commit, [0, False]
 
-    def linger(connection: Any) -> None:
-        touched, items_seen[1] = items_seen[1], False
-        items_seen[0] += touched
-        if touched and items_seen[0] == 2:
-            committing.set()
-            assert go_on.wait(20)
-            commit(connection)
-            raise Killed
-        commit(connection)
-
-    @event.listens_for(own, "before_cursor_execute")
-    def see(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        items_seen[1] |= "bulk_item" in statement
-
-    dialect.do_commit = linger
-    load = load_of(own, new_log(), on_existing="keep")
+    def linger() -> None:
+        committing.set()
+        assert go_on.wait(20)
 
     def run() -> None:
         with pytest.raises(Killed):
@@ -190,13 +167,14 @@ def finish_lingering(engine: Engine, new_log: Callable[[], Log]) -> Iterator[Cal
         go_on.set()
         thread.join(20)
 
+    mortal.die(batch=2, committed=True, first=linger)
+    load = load_of(mortal.engine, new_log(), on_existing="keep")
     thread = threading.Thread(target=run)
     thread.start()
     assert committing.wait(20)
     load.log.close()  # as the lock of a killed process is freed
     yield finish
     finish()
-    own.dispose()
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -7,11 +7,11 @@ reads the clock of its process, is replaced in each connection.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,23 +37,9 @@ class Clock:
         self.offset = self.highest = 0
         self.step(0)
 
-    @classmethod
-    def make(cls) -> Clock:
-        """Make a clock that is right, where anybody may read it."""
-        folder = Path(tempfile.mkdtemp(prefix="chaos-clock-"))
-        folder.chmod(0o755)
-        return cls(folder / "offset")
-
-    def remove(self) -> None:
-        """Remove its file, when no process needs it any more."""
-        shutil.rmtree(self._file.parent)
-
-    def variables(self, *, processes: bool) -> dict[str, str]:
-        """Return the environment of a server of one process, or several.
-
-        Raises:
-            NotHere: there is no libfaketime.
-        """
+    def variables(self, database: str) -> dict[str, str]:
+        """Return the environment of a server."""
+        processes = database == "postgresql"
         return {
             "LD_PRELOAD": str(library()),
             "FAKETIME_TIMESTAMP_FILE": self.file,
@@ -114,26 +100,22 @@ def _replace_strftime(file: str, connection: Any, record: object) -> None:
     connection.create_function("strftime", -1, strftime, deterministic=True)
 
 
-def can_be_stepped(database: str) -> None:
-    """Raise NotHere where the clock of a database cannot be stepped."""
+@contextmanager
+def steppable_clock(database: str) -> Iterator[Clock]:
+    """Make a clock that is right, where anybody may read it; raise NotHere without libfaketime."""
     if database != "sqlite":
         library()
+    with tempfile.TemporaryDirectory(prefix="chaos-clock-") as folder:
+        Path(folder).chmod(0o755)
+        yield Clock(Path(folder, "offset"))
 
 
 def library() -> Path:
     """Find libfaketime, or install it as root on Debian; raise NotHere without it."""
-    if (found := _found()) is not None:
-        return found
-    try:
-        debian.install("libfaketime")
-    except NotHere as missing:
-        raise NotHere(f"a stepped clock needs libfaketime: {missing}") from missing
-    if (found := _found()) is None:
-        raise NotHere("Debian's libfaketime is not where it was looked for")
-    return found
-
-
-def _found() -> Path | None:
-    folders = (Path("/usr/lib"), Path("/usr/local/lib"))
-    libraries = (folder.glob("**/faketime/libfaketimeMT.so.1") for folder in folders)
-    return next(chain.from_iterable(libraries), None)
+    for again in (True, False):
+        for folder in (Path("/usr/lib"), Path("/usr/local/lib")):
+            if (found := next(folder.glob("**/faketime/libfaketimeMT.so.1"), None)) is not None:
+                return found
+        if again:
+            debian.install("libfaketime")
+    raise NotHere("Debian's libfaketime is not where it was looked for")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import time
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Engine, NullPool, delete, insert
 from sqlalchemy.exc import DBAPIError
 
-from tests.chaos.fault import BEYOND_LEASE, NOTHING, Fault
+from tests.chaos.fault import Outage
 from tests.chaos.jobs import Ballast
-from tests.chaos.own_server import OwnFolder, OwnServer
+from tests.chaos.own_server import Own
+from tests.servers import debian
 from tests.servers.errors import NotHere
 from tests.support import make_engine
 
@@ -32,29 +33,11 @@ BYTES = 250_000
 SECONDS = 5
 
 
+@dataclass(frozen=True)
 class Disk:
-    """A tmpfs of its own; needs root."""
+    """A tmpfs of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @classmethod
-    def mount(cls) -> Disk:
-        """Mount one; raise NotHere where that is not allowed."""
-        if os.geteuid() != 0:
-            raise NotHere("a small disk needs root")
-        folder = Path(tempfile.mkdtemp(prefix="chaos-disk-"))
-        try:
-            mount("-t", "tmpfs", "-o", f"size={SIZE}m,mode=755", "chaos", str(folder))
-        except NotHere:
-            folder.rmdir()
-            raise
-        return cls(folder)
-
-    def unmount(self) -> None:
-        """Unmount it, also while a dying server still holds it."""
-        subprocess.run(("umount", "--lazy", str(self.folder)), check=True)
-        self.folder.rmdir()
+    folder: Path
 
     def fill(self) -> None:
         """Leave no room."""
@@ -70,10 +53,27 @@ class Disk:
         self._resize(f"{SIZE}m")
 
     def _resize(self, size: str) -> None:
-        mount("-o", f"remount,size={size}", str(self.folder))
+        debian.run("mount", "-o", f"remount,size={size}", str(self.folder))
 
 
-class FullDisk(Fault):
+@contextmanager
+def small_disk() -> Iterator[Disk]:
+    """Mount a disk, and unmount it also while a dying server still holds it; needs root."""
+    if os.geteuid() != 0:
+        raise NotHere("a small disk needs root")
+    folder = Path(tempfile.mkdtemp(prefix="chaos-disk-"))
+    try:
+        options = ("-t", "tmpfs", "-o", f"size={SIZE}m,mode=755")
+        debian.run("mount", *options, "chaos", str(folder))
+        try:
+            yield Disk(folder)
+        finally:
+            debian.run("umount", "--lazy", str(folder))
+    finally:
+        folder.rmdir()
+
+
+class FullDisk(Outage):
     """Fill the server's disk, have the server notice, and give the room back later.
 
     A server that ended for it is started again, as its supervisor would do.
@@ -81,31 +81,19 @@ class FullDisk(Fault):
 
     name = "disk"
 
-    def __init__(self, server: OwnServer | OwnFolder, disk: Disk) -> None:
-        self._server = server
+    def __init__(self, server: Own, disk: Disk) -> None:
+        super().__init__(server)
         self._disk = disk
 
-    def happen(self, storm: Storm) -> str:
-        if self._server.in_trouble:
-            return NOTHING
-        self._server.in_trouble = True
+    def begin(self, storm: Storm) -> str:
         self._disk.fill()
         refused = needs_room(storm.url)
-        storm.later(storm.dice.uniform(0, BEYOND_LEASE), partial(self._free, storm))
         return "a full disk" if refused else "a full disk that the server did not notice"
 
-    def _free(self, storm: Storm) -> None:
+    def end(self, storm: Storm) -> None:
         self._disk.free()
-        self._server.revive()
+        self.place.revive()
         throw_ballast(storm.url)
-        storm.later(BEYOND_LEASE, self._server.calm)
-
-
-def mount(*options: str) -> None:
-    """Run mount; raise NotHere with its own words."""
-    done = subprocess.run(("mount", *options), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise NotHere(done.stderr.strip())
 
 
 def needs_room(url: URL) -> bool:

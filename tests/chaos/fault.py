@@ -6,14 +6,12 @@ import signal
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import NullPool
 from sqlalchemy.exc import DBAPIError
 
 from tests.chaos.jobs import LEASE
-from tests.contract.worker.fault_injection import ENDING
-from tests.support import cut_connections, make_engine
+from tests.support import OTHERS, cut_connections
 
 if TYPE_CHECKING:
     from tests.chaos.storm import Storm
@@ -23,15 +21,6 @@ NOTHING = "nothing"
 
 #: Seconds beyond a lease.
 BEYOND_LEASE = LEASE.total_seconds() * 1.5
-
-#: The connections to a database, but our own.
-LISTED = {
-    "postgresql": "SELECT pid FROM pg_stat_activity "
-    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
-    "mysql": "SELECT id FROM information_schema.processlist "
-    "WHERE db = DATABASE() AND id <> CONNECTION_ID()",
-}
-LISTED["mariadb"] = LISTED["mysql"]
 
 
 class Fault(ABC):
@@ -51,6 +40,45 @@ class Fault(ABC):
 
     def settle(self) -> None:  # noqa: B027 - most faults leave nothing behind
         """Before the end: undo what would keep jobs from being finished."""
+
+
+class Outage(Fault):
+    """What a place suffers for a while; then it is left alone for as long.
+
+    Args:
+        place: suffers one outage at a time, and notes it as `in_trouble`.
+
+    Attributes:
+        down: between how many seconds it lasts.
+        rest: for how many seconds the place is left alone at least.
+    """
+
+    down: tuple[float, float] = (0, BEYOND_LEASE)
+    rest: ClassVar[float] = BEYOND_LEASE
+
+    def __init__(self, place: Any) -> None:
+        self.place = place
+
+    @abstractmethod
+    def begin(self, storm: Storm) -> str:
+        """Do it, and return what was done."""
+
+    @abstractmethod
+    def end(self, storm: Storm) -> None:
+        """Undo it."""
+
+    def happen(self, storm: Storm) -> str:
+        if self.place.in_trouble:
+            return NOTHING
+        self.place.in_trouble = True
+        what = self.begin(storm)
+        seconds = storm.dice.uniform(*self.down)
+        storm.later(seconds, partial(self._end, storm, seconds))
+        return what
+
+    def _end(self, storm: Storm, seconds: float) -> None:
+        self.end(storm)
+        storm.later(max(seconds, self.rest), partial(setattr, self.place, "in_trouble", False))
 
 
 class Kill(Fault):
@@ -92,18 +120,11 @@ class EndConnection(Fault):
     cards = 2
 
     def happen(self, storm: Storm) -> str:
-        alias = storm.url.get_backend_name()
-        engine = make_engine(storm.url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as connection:
-                numbers = sorted(connection.exec_driver_sql(LISTED[alias]).scalars())
-                if not numbers:
-                    return NOTHING
-                number = storm.dice.choice(numbers)
-                connection.exec_driver_sql(ENDING[alias][0].format(number))
-        except DBAPIError:  # it has ended meanwhile, or the server is down
-            return NOTHING
-        return "a connection ended by the server"
+        with suppress(DBAPIError, IndexError):  # it has ended, there is none, the server is down
+            alias = storm.url.get_backend_name()
+            cut_connections(storm.url, alias, lambda numbers: [storm.dice.choice(numbers)])
+            return "a connection ended by the server"
+        return NOTHING
 
 
 class EndConnections(Fault):
@@ -119,5 +140,5 @@ class EndConnections(Fault):
 
 def everywhere(alias: str) -> list[Fault]:
     """Return the faults that can be done on any server, also on one that others use."""
-    ending: list[Fault] = [EndConnection(), EndConnections()] if alias in ENDING else []
+    ending: list[Fault] = [EndConnection(), EndConnections()] if alias in OTHERS else []
     return [Kill(), Stop(), *ending]

@@ -5,22 +5,26 @@ this machine lets us have them; else a server that others use, too, and fewer fa
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from sqlalchemy import URL
 
-from tests.chaos.clock import Clock, StepClock, can_be_stepped
-from tests.chaos.disk import Disk, FullDisk
+from tests.chaos.clock import StepClock, steppable_clock
+from tests.chaos.disk import FullDisk, small_disk
 from tests.chaos.fault import Fault, everywhere
-from tests.chaos.link import Cut, Link
-from tests.chaos.own_server import Crash, OwnFolder, OwnServer
+from tests.chaos.link import Cut, laid_link
+from tests.chaos.own_server import Crash, Own, OwnServer, own_folder
 from tests.servers import provide
 from tests.servers.errors import NotHere
 
 #: What --faults may name.
 FAULTS = ("kill", "stop", "connections", "crash", "cut", "disk", "clock")
+
+Part = TypeVar("Part")
 
 
 @dataclass
@@ -53,35 +57,30 @@ class Ground:
             return self._on_shared_server()
 
     def _on_own_server(self) -> URL:
-        disk, clock = self._disk(), self._clock()
+        disk = self._part("disk", small_disk)
+        clock = self._part("clock", partial(steppable_clock, self.database))
+        folder = disk.folder if disk else None
+        own: Own
         if self.database == "sqlite":
-            folder = OwnFolder(disk.folder if disk else None)
-            self._has(folder, disk, clock)
+            link, own = None, own_folder(folder)
             self.clock = clock.file if clock else None
-            return folder.create_database("chaos")
-        link = self._link()
-        server = OwnServer(
-            self.database,
-            disk.folder if disk else None,
-            clock.variables(processes=self.database == "postgresql") if clock else {},
-            link.near if link else None,
-        )
-        self._has(server, disk, clock)
-        url = server.create_database("chaos")
-        if "crash" in self.wanted:
-            self.faults.append(Crash(server))
+        else:
+            link = self._part("cut", laid_link)
+            variables = clock.variables(self.database) if clock else {}
+            near = link.near if link else None
+            own = OwnServer(self.database, folder, variables, near)
+        self.stack.callback(own.stop)
+        url, self.version = own.server.create_database("chaos"), own.server.version
+        if disk is not None:
+            self.faults.append(FullDisk(own, disk))
+        if clock is not None:
+            self.faults.append(StepClock(clock))
+        if "crash" in self.wanted and isinstance(own, OwnServer):
+            self.faults.append(Crash(own))
         if link is not None:
             self.faults.append(Cut(link))
             self.far = url.set(host=link.near), link.namespace
         return url
-
-    def _has(self, server: OwnServer | OwnFolder, disk: Disk | None, clock: Clock | None) -> None:
-        self.stack.callback(server.stop)
-        self.version = server.version
-        if disk is not None:
-            self.faults.append(FullDisk(server, disk))
-        if clock is not None:
-            self.faults.append(StepClock(clock))
 
     def _on_shared_server(self) -> URL:
         server, name = provide(self.database), f"sa_jobqueue_{secrets.token_hex(4)}"
@@ -90,42 +89,15 @@ class Ground:
         self.version = server.version
         return server.create_database(name)
 
-    # -- what may be missing --------------------------------------------
-
-    def _disk(self) -> Disk | None:
-        if "disk" not in self.wanted:
+    def _part(self, name: str, made: Callable[[], AbstractContextManager[Part]]) -> Part | None:
+        """Make what a fault needs, if it is wanted; it is removed when the run ends."""
+        if name not in self.wanted:
             return None
         try:
-            disk = Disk.mount()
+            return self.stack.enter_context(made())
         except NotHere as missing:
-            self.left_out.append(f"disk: {missing}")
+            self.left_out.append(f"{name}: {missing}")
             return None
-        self.stack.callback(disk.unmount)
-        return disk
-
-    def _link(self) -> Link | None:
-        if "cut" not in self.wanted:
-            return None
-        link = Link()
-        try:
-            link.make()
-        except NotHere as missing:
-            self.left_out.append(f"cut: {missing}")
-            return None
-        self.stack.callback(link.remove)
-        return link
-
-    def _clock(self) -> Clock | None:
-        if "clock" not in self.wanted:
-            return None
-        try:
-            can_be_stepped(self.database)
-        except NotHere as missing:
-            self.left_out.append(f"clock: {missing}")
-            return None
-        clock = Clock.make()
-        self.stack.callback(clock.remove)
-        return clock
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
-import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,50 +24,50 @@ KEEPALIVE = {"time": 5, "intvl": 2, "probes": 3}
 CLONE_NEWNET = 0x40000000
 
 
+@dataclass
 class Link:
-    """A namespace and its cable; needs root, and iproute2."""
+    """A namespace and its cable.
 
-    def __init__(self) -> None:
-        token = secrets.token_bytes(2)
-        self.namespace = f"chaos-{token.hex()}"
-        self._device = f"chaos{token.hex()}"
-        network = f"10.{token[0]}.{token[1]}"
-        self.near, self.far = f"{network}.1", f"{network}.2"
-        self.is_cut = False
+    Attributes:
+        near: the address at this end of the cable.
+    """
 
-    def make(self) -> None:
-        """Make the namespace; raise NotHere where that is not allowed."""
-        require_ip()
-        ip("netns", "add", self.namespace)
-        try:
-            self._lay_cable()
-        except NotHere:
-            self.remove()
-            raise
-
-    def _lay_cable(self) -> None:
-        inside = ("-n", self.namespace)
-        peer = ("type", "veth", "peer", "name", "far", "netns", self.namespace)
-        ip("link", "add", self._device, *peer)
-        ip("addr", "add", f"{self.near}/30", "dev", self._device)
-        ip("link", "set", self._device, "up")
-        ip(*inside, "addr", "add", f"{self.far}/30", "dev", "far")
-        ip(*inside, "link", "set", "far", "up")
-        ip(*inside, "link", "set", "lo", "up")
+    namespace: str
+    near: str
+    device: str
+    is_cut: bool = False
 
     def cut(self) -> None:
         """Drop every packet, without a word to either side."""
         self.is_cut = True
-        ip("link", "set", self._device, "down")
+        ip("link", "set", self.device, "down")
 
     def mend(self) -> None:
         """Let packets pass again."""
-        ip("link", "set", self._device, "up")
+        ip("link", "set", self.device, "up")
         self.is_cut = False
 
-    def remove(self) -> None:
-        """Remove the namespace, and the cable with it."""
-        ip("netns", "del", self.namespace)
+
+@contextmanager
+def laid_link() -> Iterator[Link]:
+    """Make a namespace with a cable, and remove both; needs root, and iproute2."""
+    require_ip()
+    token = secrets.token_bytes(2)
+    network = f"10.{token[0]}.{token[1]}"
+    link = Link(f"chaos-{token.hex()}", f"{network}.1", f"chaos{token.hex()}")
+    inside = ("-n", link.namespace)
+    peer = ("type", "veth", "peer", "name", "far", "netns", link.namespace)
+    ip("netns", "add", link.namespace)
+    try:
+        ip("link", "add", link.device, *peer)
+        ip("addr", "add", f"{link.near}/30", "dev", link.device)
+        ip("link", "set", link.device, "up")
+        ip(*inside, "addr", "add", f"{network}.2/30", "dev", "far")
+        ip(*inside, "link", "set", "far", "up")
+        ip(*inside, "link", "set", "lo", "up")
+        yield link
+    finally:  # the cable goes with it
+        ip("netns", "del", link.namespace)
 
 
 class Cut(Fault):
@@ -108,13 +109,9 @@ def require_ip() -> None:
     """Raise NotHere unless we may make namespaces; iproute2 is installed on Debian."""
     if os.geteuid() != 0:
         raise NotHere("a network namespace needs root")
-    if debian.which("ip") is None:
-        debian.install("iproute2")
+    debian.find("ip", "iproute2")
 
 
 def ip(*command: str) -> None:
     """Run iproute2's program; raise NotHere with its own words."""
-    program = debian.which("ip") or "ip"
-    done = subprocess.run((program, *command), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise NotHere(f"ip {' '.join(command)}: {done.stderr.strip()}")
+    debian.run(debian.find("ip", "iproute2"), *command)

@@ -2,72 +2,55 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
-from tests.chaos.fault import BEYOND_LEASE, NOTHING, Fault
-from tests.servers import PROVIDERS
-from tests.servers.errors import NotHere
-from tests.servers.keeping import LOCALHOST, Binaries, Keeper, make_folder
-from tests.servers.provider import NetworkProvider, ask, binaries_of
-from tests.servers.server import connected
-from tests.support import until
+from tests.chaos.fault import Outage
+from tests.servers import PROVIDERS, Server
+from tests.servers.keeping import LOCALHOST, free_ports, initialize, make_folder
+from tests.servers.node import Node
+from tests.servers.provider import NetworkProvider
 
 if TYPE_CHECKING:
     from tests.chaos.storm import Storm
 
-#: What makes a COMMIT outlive a crash; the options of the tests' other servers do without.
-DURABLE = {
-    "postgresql": ("--fsync=on", "--synchronous_commit=on", "--full_page_writes=on"),
-    "mysql": ("--innodb-flush-log-at-trx-commit=1", "--innodb-doublewrite=ON"),
-}
-DURABLE["mariadb"] = DURABLE["mysql"]
 
-LISTENING = {
-    "postgresql": "--listen_addresses={}",
-    "mysql": "--bind-address={}",
-    "mariadb": "--bind-address={}",
-}
+class Own:
+    """A server, or SQLite's folder: nothing in that crashes, and nothing is started again.
 
-PID_FILE = {"postgresql": "data/postmaster.pid", "mysql": "pid", "mariadb": "pid"}
+    Attributes:
+        in_trouble: it is down, or was a moment ago.
+    """
 
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.in_trouble = False
 
-@dataclass(frozen=True, kw_only=True)
-class OwnBinaries(Binaries):
-    """A database's programs with more options, and more variables for the server alone."""
+    def revive(self) -> None:
+        """Start it again if it has ended, or does not answer."""
 
-    programs: Binaries
-    options: tuple[str, ...]
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    def initialize(self, folder: Path) -> tuple[str, ...]:
-        return self.programs.initialize(folder)
-
-    def serve(self, folder: Path, *, port: int) -> tuple[str, ...]:
-        variables = [f"{name}={value}" for name, value in self.variables.items()]
-        return ("env", *variables, *self.programs.serve(folder, port=port), *self.options)
+    def stop(self) -> None:
+        """Stop it, and remove its folder."""
+        self.server.stop()
 
 
-class OwnServer:
+def own_folder(disk: Path | None) -> Own:
+    """Make a folder for SQLite."""
+    url = URL.create("sqlite", database=str(make_folder("sqlite", within=disk) / "admin.db"))
+    return Own(PROVIDERS["sqlite"].found(url, origin="started"))
+
+
+class OwnServer(Own):
     """Start, crash and restart a server.
 
     Args:
         disk: the folder that its data is in.
         variables: the environment of the server.
         near: an address that it listens on besides localhost, for the network behind it.
-
-    Attributes:
-        in_trouble: it is down, or was a moment ago.
     """
 
     def __init__(
@@ -75,142 +58,57 @@ class OwnServer:
     ) -> None:
         provider = PROVIDERS[database]
         assert isinstance(provider, NetworkProvider)
-        self._provider = provider
-        self._near = near
-        programs = binaries_of(provider)
-        addresses = ",".join([LOCALHOST, *([near] if near else [])])
-        self._binaries = OwnBinaries(
-            programs=programs,
-            environment=programs.environment,
-            user=programs.user,
-            stop_signal=programs.stop_signal,
-            options=(*DURABLE[database], LISTENING[database].format(addresses)),
-            variables=variables,
-        )
-        self.in_trouble = False
-        self._server = provider.start(self._binaries, origin="started", within=disk)
+        found = provider.programs()
+        addresses = LOCALHOST if near is None else f"{LOCALHOST},{near}"
+        listening = "listen_addresses" if database == "postgresql" else "bind-address"
+        options = (*found.durable, f"--{listening}={addresses}")
+        folder, (port,) = make_folder(database, user=found.user, within=disk), free_ports(1)
+        programs = replace(found, options=options, variables=variables)
+        self._node = Node("its server", folder, provider.url_at(port), programs)
+        try:
+            initialize(programs, folder)
+            self._node.start()
+            super().__init__(provider.found(self._node.url, origin="started"))
+        except BaseException:
+            self.stop()
+            raise
+        if near is not None:
+            self._let_in(near.rpartition(".")[0])
 
-    @property
-    def version(self) -> str:
-        """As the server reports it."""
-        return self._server.version
-
-    def create_database(self, name: str) -> URL:
-        """Create a database, with a table that fills the disk, open to the network behind."""
-        url = self._server.create_database(name)
-        if self._near is not None:
-            self._let_in(self._near)
-        return url
-
-    def _let_in(self, near: str) -> None:
-        network = near.rpartition(".")[0]
-        with connected(self._server.url) as connection:
-            if self._provider.name == "postgresql":
-                hba = connection.exec_driver_sql("SHOW hba_file").scalar_one()
-                with open(hba, "a", encoding="ascii") as file:
-                    file.write(f"host all all {network}.0/24 trust\n")
-                connection.exec_driver_sql("SELECT pg_reload_conf()")
-                return
-            user = f"'root'@'{network}.%'"
-            connection.exec_driver_sql(f"CREATE USER {user} IDENTIFIED BY ''".replace("%", "%%"))
-            connection.exec_driver_sql(
-                f"GRANT ALL ON *.* TO {user} WITH GRANT OPTION".replace("%", "%%")
+    def _let_in(self, network: str) -> None:
+        if self.server.database == "postgresql":
+            with open(self._node.ask("SHOW hba_file"), "a", encoding="ascii") as file:
+                file.write(f"host all all {network}.0/24 trust\n")
+            self._node.tell("SELECT pg_reload_conf()")
+        else:
+            user = f"'root'@'{network}.%%'"
+            self._node.tell(
+                f"CREATE USER {user} IDENTIFIED BY ''",
+                f"GRANT ALL ON *.* TO {user} WITH GRANT OPTION",
             )
 
     def crash(self) -> None:
         """Kill all of its processes at once."""
-        self.in_trouble = True
-        with suppress(FileNotFoundError):  # it has ended by itself
-            self._kill(int(self._path(PID_FILE[self._provider.name]).read_text().split()[0]))
-
-    def _kill(self, process: int) -> None:
-        for number in (process, *children_of(process)):
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+        self._node.kill()
 
     def revive(self) -> None:
-        """Start it again if it has ended, or does not answer."""
-        if self._keeper.running:
-            try:
-                ask(self._server.url, "SELECT 1")
-                return
-            except NotHere:
-                self.crash()
-        until(lambda: not self._keeper.running)
-        port = self._server.url.port
-        self._server = self._provider.serve(
-            self._binaries, self._keeper.folder, origin="started", port=port
-        )
-
-    def calm(self) -> None:
-        """It may be hit again."""
-        self.in_trouble = False
+        if self._node.running and self._node.answers():
+            return
+        self._node.kill()
+        self._node.start()
 
     def stop(self) -> None:
-        """Stop it, and remove its folder."""
-        self._server.stop()
-
-    @property
-    def _keeper(self) -> Keeper:
-        assert self._server.keeper is not None
-        return self._server.keeper
-
-    def _path(self, name: str) -> Path:
-        return self._keeper.folder / name
+        self._node.stop()
 
 
-class OwnFolder:
-    """SQLite's: nothing in it crashes, and nothing is started again."""
-
-    version = f"SQLite {sqlite3.sqlite_version}"
-
-    def __init__(self, disk: Path | None) -> None:
-        self.in_trouble = False
-        self._folder = make_folder("sqlite", within=disk)
-
-    def create_database(self, name: str) -> URL:
-        """Create a file in WAL mode."""
-        file = self._folder / f"{name}.db"
-        with closing(sqlite3.connect(file)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-        return URL.create("sqlite", database=str(file))
-
-    def revive(self) -> None:
-        """Do nothing."""
-
-    def calm(self) -> None:
-        """It may be hit again."""
-        self.in_trouble = False
-
-    def stop(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self._folder)
-
-
-class Crash(Fault):
+class Crash(Outage):
     """Kill the server, and start it again a moment later."""
 
     name = "crash"
 
-    def __init__(self, server: OwnServer) -> None:
-        self._server = server
-
-    def happen(self, storm: Storm) -> str:
-        if self._server.in_trouble:
-            return NOTHING
-        self._server.crash()
-        storm.later(storm.dice.uniform(0, BEYOND_LEASE), partial(self._revive, storm))
+    def begin(self, storm: Storm) -> str:
+        self.place.crash()
         return "a crash of the server"
 
-    def _revive(self, storm: Storm) -> None:
-        self._server.revive()
-        storm.later(BEYOND_LEASE, self._server.calm)
-
-
-def children_of(process: int) -> list[int]:
-    """List the processes that a process has started, and theirs."""
-    found = []
-    for listed in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in listed.read_text().split():
-            found += [int(child), *children_of(int(child))]
-    return found
+    def end(self, storm: Storm) -> None:
+        self.place.revive()

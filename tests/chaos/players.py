@@ -44,14 +44,7 @@ from tests.contract.worker.fault_injection import (
 )
 from tests.evidence.ledger import Ledger
 from tests.models import Task
-
-#: The async driver of each database.
-DRIVERS = {
-    "sqlite": "aiosqlite",
-    "postgresql": "asyncpg",
-    "mysql": "aiomysql",
-    "mariadb": "asyncmy",
-}
+from tests.running import ASYNC_DRIVERS
 
 #: Of so many statements and COMMITs of a worker one loses its connection.
 LOSES_ONE_OF = 150
@@ -88,6 +81,11 @@ class Player:
     clock: str | None = None
 
     @property
+    def pauses(self) -> dict[str, Any]:
+        """How long a worker waits between two polls, and between two reaps."""
+        return {"poll": POLL * self.rest, "reap_every": REAP_EVERY}
+
+    @property
     def history(self) -> Path:
         """The player's own ledger."""
         return Path(self.folder) / f"{self.name}.jsonl"
@@ -109,7 +107,8 @@ def play(player: Player) -> None:
 
 def work(player: Player) -> None:
     """Run a Worker."""
-    url, calls = _url_and_calls(player)
+    url = make_url(player.url)
+    calls = Calls.of(url, player.name, player.seed)
     engine = under(open_engine(url), player.clock)
 
     losses = LostConnections(engine, url, player)
@@ -119,16 +118,17 @@ def work(player: Player) -> None:
         time.sleep(calls.work_time())
         calls.note(task.id, task.attempts)
 
-    options: Any = {"poll": POLL * player.rest, "reap_every": REAP_EVERY}
-    worker = Worker(engine, queues_of(handler, book_or_raise), limit=3, concurrency=2, **options)
+    queues = queues_of(handler, book_or_raise)
+    worker = Worker(engine, queues, limit=3, concurrency=2, **player.pauses)
     with losses, worker.stopping_on_signals():
         worker.run()
 
 
 def work_async(player: Player) -> None:
     """Run an AsyncWorker."""
-    url, calls = _url_and_calls(player)
-    engine = make_async_engine(url, DRIVERS[url.get_backend_name()], **isolation(url))
+    url = make_url(player.url)
+    calls = Calls.of(url, player.name, player.seed)
+    engine = make_async_engine(url, ASYNC_DRIVERS[url.get_backend_name()], **isolation(url))
     under(engine.sync_engine, player.clock)
 
     losses = LostConnections(engine.sync_engine, url, player)
@@ -139,9 +139,8 @@ def work_async(player: Player) -> None:
         await asyncio.to_thread(calls.note, task.id, task.attempts)
 
     async def run() -> None:
-        options: Any = {"poll": POLL * player.rest, "reap_every": REAP_EVERY}
         queues = queues_of(handler, book_awaited)
-        worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **options)
+        worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **player.pauses)
         with losses, worker.stopping_on_signals():
             await worker.run()
         await engine.dispose()
@@ -166,11 +165,6 @@ def produce(player: Player) -> None:
                 session.rollback()
                 engine.dispose()
                 told.wait(0.1)
-
-
-def _url_and_calls(player: Player) -> tuple[URL, Calls]:
-    url = make_url(player.url)
-    return url, Calls.of(url, player.name, player.seed)
 
 
 class LostConnections(FaultInjection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.worker import Worker
 from tests.chaos.clock import under
-from tests.chaos.fault import NOTHING, Fault, everywhere
+from tests.chaos.fault import NOTHING, Fault
 from tests.chaos.jobs import (
     POLL,
     REAP_EVERY,
@@ -29,11 +30,11 @@ from tests.chaos.jobs import (
     open_engine,
     queues_of,
 )
-from tests.chaos.pace import Pace
-from tests.chaos.players import DRIVERS, Player, play
+from tests.chaos.players import Player, play
 from tests.evidence.ledger import Ledger
 from tests.models import Task
 from tests.processes import FORKSERVER, PRELOADED
+from tests.running import ASYNC_DRIVERS
 from tests.support import until
 
 PLAYERS = ("worker", "worker", "async worker", "async worker", "producer", "producer")
@@ -62,7 +63,8 @@ class Storm:
     """A run of some seconds.
 
     Attributes:
-        faults: what is done, each as often as it has cards; None: what can be done everywhere.
+        given: its seconds, its seed and its pauses, as on the command line.
+        faults: what is done, each as often as it has cards.
         far: the URL and the network namespace of every second player; None: they are not apart.
         clock: the file of SQLite's clock; None: it is the machine's.
         done: how often each fault was done.
@@ -72,14 +74,12 @@ class Storm:
         running: those that play.
         clock_steps: the database's clock may have been stepped.
         loses_connections: workers lose connections of their own.
-        pace: the pauses of players and faults.
     """
 
     url: URL
     folder: Path
-    seconds: float
-    seed: int
-    faults: Sequence[Fault] | None = None
+    given: argparse.Namespace
+    faults: Sequence[Fault]
     far: tuple[URL, str] | None = None
     clock: str | None = None
     done: Counter[str] = field(default_factory=Counter)
@@ -89,16 +89,13 @@ class Storm:
     running: list[Running] = field(default_factory=list)
     clock_steps: bool = False
     loses_connections: bool = True
-    pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
-        self.dice = random.Random(self.seed)
+        self.dice = random.Random(self.given.seed)
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._deck: list[Fault] = []
         self._postponed: list[Fault] = []
         self._begun = time.monotonic()
-        if self.faults is None:
-            self.faults = everywhere(self.url.get_backend_name())
 
     @property
     def histories(self) -> list[Path]:
@@ -107,7 +104,7 @@ class Storm:
 
     def run(self) -> None:
         """Play with faults, end the players, and drain the table."""
-        driver = DRIVERS[self.url.get_backend_name()]
+        driver = ASYNC_DRIVERS[self.url.get_backend_name()]
         FORKSERVER.set_forkserver_preload([*PRELOADED, "tests.chaos.players", driver])
         self.create_tables()
         try:
@@ -133,21 +130,21 @@ class Storm:
         self._later.append((time.monotonic() + seconds, do))
 
     def _do_faults(self) -> None:
-        end = time.monotonic() + self.seconds
+        end = time.monotonic() + self.given.seconds
         while (now := time.monotonic()) < end:
-            time.sleep(self.dice.uniform(0.5, 1.5) * self.pace.every)
+            time.sleep(self.dice.uniform(0.5, 1.5) * self.given.every)
             self._do_what_is_due(now)
             self._note_ended()
             self._do(self._draw())
         self._do_what_is_due(float("inf"))
-        for fault in self.faults or ():
+        for fault in self.faults:
             fault.settle()
         del self.done[NOTHING]
 
     def _draw(self) -> Fault:
         """Draw from a shuffled deck, so that in a short run each fault is done, too."""
         if not self._deck:
-            self._deck = [fault for fault in self.faults or () for _ in range(fault.cards)]
+            self._deck = [fault for fault in self.faults for _ in range(fault.cards)]
             self.dice.shuffle(self._deck)
             self._deck += self._postponed
             self._postponed.clear()
@@ -186,7 +183,7 @@ class Storm:
             self.dice.getrandbits(32),
             namespace=namespace,
             loses=self.loses_connections,
-            rest=self.pace.rest,
+            rest=self.given.rest,
             clock=self.clock,
         )
         process = FORKSERVER.Process(target=play, args=(player,), daemon=True)
@@ -219,7 +216,7 @@ class Storm:
     def _drain(self) -> None:
         """Have a sound worker finish all jobs, also those that wait for a lease."""
         engine = under(open_engine(self.url), self.clock)
-        calls = Calls.of(self.url, "last", self.seed, raises=False)
+        calls = Calls.of(self.url, "last", self.given.seed, raises=False)
         worker = Worker(
             engine,
             queues_of(lambda task: calls.note(task.id, task.attempts), book),

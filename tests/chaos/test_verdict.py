@@ -11,8 +11,8 @@ def call(attempt: int, player: str, *, raised: bool = False) -> Handled:
 
 
 def faults(*calls: Handled, status: str = "done", **excuses: set[str]) -> list[str]:
-    known = {"harmed": excuses.get("harmed", set()), "without_lock": excuses.get("lock", set())}
-    return list(Calls({7: status}, list(calls), lost=set(), **known).faults())
+    harmed, lock = excuses.get("harmed", set()), excuses.get("lock", set())
+    return list(Calls({7: status}, list(calls), harmed, lock, lost=set()).faults())
 
 
 def test_a_job_that_was_handled_once_is_no_fault() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import func, outerjoin, select
 from sqlalchemy.orm import Session
@@ -47,36 +46,15 @@ def judge(storm: Storm) -> Verdict:
     history = History.read(*storm.histories, clock_steps=storm.clock_steps)
     calls = Calls.read(storm, history)
     faults = ["\n".join(fault.story()) for fault in check(history, drained=True)]
-    faults += entry_faults(storm.url)
     ended = [f"{name} ended by itself: {code}" for name, code in storm.ended.items()]
     return Verdict(_counts(storm, history, calls), [*faults, *calls.faults(), *ended])
 
 
-def entry_faults(url: Any) -> Iterator[str]:
-    """Find bookings that are not done, or have not exactly one entry."""
-    engine = make_engine(url)
-    counted = func.count(Entry.id)
-    entries = outerjoin(Booking, Entry, Entry.booking == Booking.id)
-    found = select(Booking.id, Booking.status, counted).select_from(entries)
-    with engine.connect() as connection:
-        for booking, status, count in connection.execute(found.group_by(Booking.id)):
-            if (status, count) != ("done", 1):
-                yield f"booking {booking} is {status} and has {count} entries"
-    engine.dispose()
-
-
-def _count_of_entries(url: Any) -> int:
-    engine = make_engine(url)
-    with engine.connect() as connection:
-        count = connection.scalar(select(func.count()).select_from(Entry))
-    engine.dispose()
-    return count or 0
-
-
 def _counts(storm: Storm, history: History, calls: Calls) -> dict[str, int]:
+    entries = sum(count for _, _, count in calls.bookings)
     return {
         "jobs": len(calls.jobs),
-        "bookings with exactly one entry, unless named below": _count_of_entries(storm.url),
+        "bookings with exactly one entry, unless named below": entries,
         "claims of jobs": _rows(history, "after_claim"),
         "renewals of jobs": _rows(history, "after_renew"),
         "jobs taken back by a reap": _rows(history, "after_reap"),
@@ -124,6 +102,7 @@ class Calls:
         harmed: the players that were killed or stopped.
         without_lock: the players whose Owner lost its lock.
         lost: the claims that living players found lost, as player and key.
+        bookings: each with its status and the number of its entries.
     """
 
     jobs: dict[int, str]
@@ -131,6 +110,7 @@ class Calls:
     harmed: set[str]
     without_lock: set[str]
     lost: set[tuple[str, str]]
+    bookings: Sequence[tuple[int, str, int]] = ()
 
     @classmethod
     def read(cls, storm: Storm, history: History) -> Calls:
@@ -140,6 +120,9 @@ class Calls:
             found = {row.id: row.status for row in session.execute(select(Task.id, Task.status))}
             calls = list(session.scalars(select(Handled).order_by(Handled.job, Handled.attempt)))
             session.expunge_all()
+            entries = outerjoin(Booking, Entry, Entry.booking == Booking.id)
+            counted = select(Booking.id, Booking.status, func.count(Entry.id)).select_from(entries)
+            bookings = [row._tuple() for row in session.execute(counted.group_by(Booking.id))]
         engine.dispose()
         without_lock = {Path(record.file).stem for record in of(history, "after_lock_lost")}
         lost = {
@@ -147,10 +130,16 @@ class Calls:
             for record in of(history, "after_lost")
             for key in jobs(record)
         }
-        return cls(found, calls, storm.harmed, without_lock, lost)
+        return cls(found, calls, storm.harmed, without_lock, lost, bookings)
 
     def faults(self) -> Iterator[str]:
-        """Find jobs that were not handled, or more often than the faults explain."""
+        """Find jobs that were not handled, or more often than the faults explain.
+
+        A booking is done, and has exactly one entry.
+        """
+        for booking, status, count in self.bookings:
+            if (status, count) != ("done", 1):
+                yield f"booking {booking} is {status} and has {count} entries"
         yield from (
             f"job {job} is {status}" for job, status in self.jobs.items() if status != "done"
         )

@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import URL, Engine, create_engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 import sa_jobqueue
 from sa_jobqueue.cli import cli
@@ -117,6 +118,37 @@ def read(engine: Engine, column: Any) -> list[Any]:
     """Read a column."""
     with Session(engine) as session:
         return list(session.scalars(select(column)))
+
+
+class Shell:
+    """Runs commands on the database of the test, whose tables are there."""
+
+    def __init__(self, run: Run, url: str, engine: Engine) -> None:
+        self._run = run
+        self.url, self.engine = url, engine
+
+    def __call__(self, *arguments: object, answer: str = "") -> Result:
+        """Run a command in this process, with our URL unless an engine is named."""
+        where = () if "--engine" in arguments else ("--url", self.url)
+        return self._run(*arguments, *where, answer=answer)
+
+    def session(self) -> AbstractContextManager[Session]:
+        """Open a session, whose transaction is committed in the end."""
+        return sessionmaker(self.engine, expire_on_commit=False).begin()
+
+    def add(self, *jobs: object) -> None:
+        """Insert jobs."""
+        add(self.engine, *jobs)
+
+    def read(self, column: Any) -> list[Any]:
+        """Read a column."""
+        return read(self.engine, column)
+
+
+@pytest.fixture
+def shell(run: Run, url: str, engine: Engine, tables: None) -> Shell:
+    """Run commands on the database of the test."""
+    return Shell(run, url, engine)
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -1,10 +1,9 @@
-"""A user's own module: queues with control tables and schedules, and keys of several kinds."""
+"""A user's own module: queues with control tables and schedules."""
 
 from __future__ import annotations
 
-from sqlalchemy import Integer, String
+from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin
 from sa_jobqueue.control import control_tables
@@ -35,23 +34,9 @@ class Shelf(JobMixin, Base):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
 
-class Number(TypeDecorator[int]):
-    """A number; nobody can ask this type for its type of Python."""
-
-    impl = Integer
-    cache_ok = True
-
-
-class Box(JobMixin, Base):
-    """A job with a key of a type of the user's own."""
-
-    __tablename__ = "depot_box"
-
-    id: Mapped[int] = mapped_column(Number, primary_key=True)
-
-
 crates = JobQueue(Crate)
 barrels = JobQueue(Crate, Crate.kind == "barrel")
 shelves = JobQueue(Shelf)
+a_queue_with_quite_a_long_name = crates
 TABLES = control_tables(Base.metadata, prefix="depot")
 SCHEDULES = Schedules(Base.metadata, name="depot_schedules")

@@ -43,7 +43,7 @@ class Listener:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._records: queue.Queue[Record] = queue.Queue()
         self._process = process
-        self.heard: list[Record] = []
+        self._heard: list[Record] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -57,10 +57,6 @@ class Listener:
                 found.append(record)
         return found
 
-    def heard_of(self, said: str) -> list[Record]:
-        """Return what was heard already with this in its message."""
-        return [record for record in self.heard if said in record["message"]]
-
     def wait_for_silence(self) -> None:
         """Wait until the process has ended, and all that it has started."""
         self._reader.join(PATIENCE)
@@ -70,8 +66,8 @@ class Listener:
         try:
             record = self._records.get(timeout=max(deadline - time.monotonic(), 0))
         except queue.Empty:
-            raise AssertionError(f"{said!r} was never logged: {self.heard}") from None
-        self.heard.append(record)
+            raise AssertionError(f"{said!r} was never logged: {self._heard}") from None
+        self._heard.append(record)
         return record
 
     def _read(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, RetryMixin
@@ -43,6 +45,13 @@ def send(message: Message) -> None:
 def refuse(job: object) -> None:
     """Fail."""
     raise ValueError("no")
+
+
+def tell_and_refuse(message: Message) -> None:
+    """Log what is hard to write as JSON, and fail."""
+    extra = {"stock": {(1, 2): 3}, "shelf": object, "time": "noon", "level": 3}
+    logging.getLogger("shop").warning("counted", extra=extra, stack_info=True)
+    refuse(message)
 
 
 def drop(message: Message) -> Outcome:

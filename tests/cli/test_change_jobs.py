@@ -13,15 +13,14 @@ import pytest
 from sqlalchemy import URL, Engine, insert, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, claim, complete, steering
-from sa_jobqueue.counts.count import forget_schema
+from sa_jobqueue import claim
 from tests.support import make_engine, with_empty_tables
 
-from .conftest import Run, add
-from .depot import Base, Box, Crate, Shelf
+from .conftest import Shell
+from .depot import Base, Crate, Shelf
 
-CRATES, SHELVES = "tests.cli.depot:crates", "tests.cli.depot:shelves"
-BARRELS = "tests.cli.depot:barrels"
+CRATES, BARRELS = "tests.cli.depot:crates", "tests.cli.depot:barrels"
+SHELVES = "tests.cli.depot:shelves"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 pytestmark = [
@@ -44,25 +43,24 @@ def engine(db_url: URL) -> Iterator[Engine]:
 
 @pytest.fixture
 def tables(engine: Engine) -> None:
-    forget_schema()
     with_empty_tables(engine, Base.metadata)
 
 
 def failed(key: int, **values: Any) -> Crate:
     moment = LONG_AGO + timedelta(minutes=key)
-    return Crate(id=key, status="failed", attempts=5, owner_date=moment, **values)
+    return Crate(**{"id": key, "status": "failed", "attempts": 5, "owner_date": moment, **values})
 
 
-def statuses(engine: Engine) -> dict[int, str]:
-    with Session(engine) as session:
+def statuses(shell: Shell) -> dict[int, str]:
+    with Session(shell.engine) as session:
         return {crate.id: crate.status for crate in session.scalars(select(Crate))}
 
 
-def test_failed_jobs_are_listed_with_their_errors(run: Run, url: str, engine: Engine) -> None:
-    add(engine, failed(1, last_error="\x1b]0;[red]no luck\nline 2"), failed(2, last_error="later"))
+def test_failed_jobs_are_listed_with_their_errors(shell: Shell) -> None:
+    shell.add(failed(1, last_error="\x1b]0;[red]no luck\nline 2"), failed(2, last_error="later"))
 
-    shown = run("failed", CRATES, "--url", url).stdout
-    (newest,) = json.loads(run("failed", CRATES, "--url", url, "--limit", 1, "--json").stdout)
+    shown = shell("failed", CRATES).stdout
+    (newest,) = json.loads(shell("failed", CRATES, "--limit", 1, "--json").stdout)
 
     assert "\ufffd]0;[red]no luck" in shown  # neither rich nor the terminal obeys it
     assert "line 2" not in shown
@@ -76,17 +74,14 @@ def test_failed_jobs_are_listed_with_their_errors(run: Run, url: str, engine: En
 
 
 @pytest.mark.only_on("sqlite", "postgresql")
-def test_without_an_index_the_last_rows_are_looked_at_and_retry_refuses(
-    run: Run, url: str, engine: Engine
-) -> None:
-    add(engine, Shelf(hall="z", number=1, status="failed", owner_date=LONG_AGO))
-    with engine.begin() as connection:
-        connection.execute(
-            insert(Shelf), [{"hall": "a", "number": n, "status": "done"} for n in range(10_001)]
-        )
+def test_without_an_index_the_last_rows_are_looked_at_and_retry_refuses(shell: Shell) -> None:
+    shell.add(Shelf(hall="z", number=1, status="failed", owner_date=LONG_AGO))
+    with shell.session() as session:
+        others = [{"hall": "a", "number": n, "status": "done"} for n in range(10_001)]
+        session.execute(insert(Shelf), others)
 
-    listed = run("failed", SHELVES, "--url", url, "--json")
-    retried = run("retry", SHELVES, "--failed", "--yes", "--url", url)
+    listed = shell("failed", SHELVES, "--json")
+    retried = shell("retry", SHELVES, "--failed", "--yes")
 
     assert [job["key"] for job in json.loads(listed.stdout)] == [["z", 1]]
     assert '"failed_index": True' in listed.stderr
@@ -94,164 +89,86 @@ def test_without_an_index_the_last_rows_are_looked_at_and_retry_refuses(
     assert '"failed_index": True' in retried.stderr
 
 
-def test_a_command_says_what_it_will_do_and_asks(run: Run, url: str, engine: Engine) -> None:
-    add(engine, failed(1), failed(2))
-    command = ("retry", CRATES, 1, 2, "--url", url)
+LEFT = "left alone, for their status or queue is another: "
 
-    refused = run(*command, answer="n\n")
-    nobody = run(*command, answer="")
-    untouched = statuses(engine)
-    agreed = run(*command, answer="y\n")
+DUE, CANCELLED = "unclaimed", "cancelled"
+OLD = ("--older-than", 3600)
 
-    assert "About to retry 2 jobs of crate: 1, 2. Go on?" in refused.stderr
-    assert (refused.exit_code, nobody.exit_code) == (1, 1)
-    assert untouched == {1: "failed", 2: "failed"}
-    assert (agreed.exit_code, agreed.stdout) == (0, "retry: 2 jobs\n")
-    assert statuses(engine) == {1: "unclaimed", 2: "unclaimed"}
+#: What is typed, the question, the answer, and what became of the jobs 1 (due), 2 and 3 (failed,
+#: the latter a barrel), 4 (claimed by w), 5 (done long ago) and 6 (cancelled).
+COMMANDS = [
+    (("retry", CRATES, 2, 5, 9), "3 jobs of crate: 2, 5, 9", f"2 jobs\n{LEFT}9", {2: DUE, 5: DUE}),
+    (("retry", BARRELS, 2, 3), "2 jobs of crate: 2, 3", f"1 job\n{LEFT}2", {3: DUE}),
+    (("retry", CRATES, "--failed"), "2 failed jobs of crate", "2 jobs", {2: DUE, 3: DUE}),
+    (("cancel", CRATES, 1, 4), "2 jobs of crate: 1, 4", f"1 job\n{LEFT}4", {1: CANCELLED}),
+    (("cancel", CRATES, "--all"), "", "1 job", {1: CANCELLED}),
+    (("release", CRATES, 4, 1), "2 jobs of crate: 4, 1", f"1 job\n{LEFT}1", {4: DUE}),
+    (("release", CRATES, "--owner", "w"), "", "1 job", {4: DUE}),
+    (("reprioritize", CRATES, 1, 2, "--priority", -7), "2 jobs", f"1 job\n{LEFT}2", {}),
+    (("prune", CRATES, *OLD), "that are older than 1 h", "1 job of crate", {5: None}),
+    (("prune", CRATES, *OLD, "--status", "failed"), "failed", "2 jobs of", {2: None, 3: None}),
+]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("retry", CRATES, "--failed"),
-        ("cancel", CRATES, "--all"),
-        ("release", CRATES, "--owner", "w"),
-        ("reprioritize", CRATES, "1", "--priority", "3"),
-        ("prune", CRATES, "--older-than", "0", "--status", "failed"),
-    ],
-)
-def test_no_command_changes_anything_when_nobody_agrees(
-    run: Run, url: str, engine: Engine, command: tuple[str, ...]
+@pytest.mark.parametrize(("command", "asked", "told", "changes"), COMMANDS)
+def test_a_command_says_what_it_will_do_and_does_it_when_somebody_agrees(
+    shell: Shell, command: tuple[object, ...], asked: str, told: str, changes: Any
 ) -> None:
-    add(engine, Crate(id=1), failed(2))
+    shell.add(Crate(id=4), failed(2), failed(3, kind="barrel"), failed(5, status="done"))
+    with shell.session() as session:
+        claim(session, Crate, owner="w")
+    shell.add(Crate(id=1), failed(6, status="cancelled"))
+    before = statuses(shell)
 
-    result = run(*command, "--url", url, answer="")
+    refused = [shell(*command, answer=answer) for answer in ("", "n\n")]
+    untouched = statuses(shell)
+    agreed = shell(*command, answer="y\n")
 
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"About to {'delete' if 'prune' in command else command[0]}")
-    assert statuses(engine) == {1: "unclaimed", 2: "failed"}
-
-
-def test_jobs_that_a_verb_leaves_alone_are_named(run: Run, url: str, engine: Engine) -> None:
-    add(engine, Crate(id=1), failed(2), failed(3, kind="barrel"))
-
-    plain = run("retry", CRATES, 1, 2, 9, "--url", url, "--yes").stdout
-    of_barrels = run("retry", BARRELS, 2, 3, "--url", url, "--yes", "--json").stdout
-
-    assert plain == "retry: 1 job\nleft alone, for their status or queue is another: 1, 9\n"
-    told = {"queue": "crate", "verb": "retry", "changed": [[3]], "left": [[2]]}
-    assert json.loads(of_barrels) == told
+    assert [each.exit_code for each in refused] == [1, 1]
+    assert refused[0].stderr.startswith("About to ")
+    assert asked in refused[0].stderr
+    assert untouched == before
+    assert agreed.stdout.startswith(f"{command[0]}: {told}")
+    assert {**dict.fromkeys(before), **statuses(shell)} == {**before, **changes}
+    if "reprioritize" in command:
+        with Session(shell.engine) as session:
+            assert session.get_one(Crate, 1).priority == -7
 
 
-def test_a_changed_job_with_a_key_of_a_type_of_ones_own_was_not_left_alone(
-    run: Run, url: str, engine: Engine
+def test_what_was_changed_and_left_alone_is_told_as_json(shell: Shell) -> None:
+    shell.add(failed(2), failed(3, kind="barrel"))
+
+    told = shell("retry", BARRELS, 2, 3, "--yes", "--json").stdout
+    pruned = shell(
+        "prune", CRATES, "--older-than", 0, "--status", "failed", "--yes", "--json"
+    ).stdout
+
+    assert json.loads(told) == {"queue": "crate", "verb": "retry", "changed": [[3]], "left": [[2]]}
+    assert json.loads(pruned) == {"queue": "crate", "verb": "prune", "deleted": 1}
+
+
+def test_all_failed_jobs_are_retried_but_those_that_fail_after_the_question(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(engine, Box(id=1), Box(id=2, status="done"))
+    shell.add(*map(failed, range(1, 602)), Crate(id=700, status="done"))
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: shell.add(failed(800)))
 
-    told = run("cancel", f"{__package__}.depot:Box", 1, 2, "--url", url, "--yes").stdout
+    told = shell("retry", CRATES, "--failed").stdout
 
-    assert told == "cancel: 1 job\nleft alone, for their status or queue is another: 2\n"
-
-
-def test_all_failed_jobs_of_a_queue_are_retried_page_by_page(
-    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steering, "BATCH", 2)
-    add(engine, *(failed(key) for key in range(1, 6)), Crate(id=6, status="done"))
-
-    asked = run("retry", CRATES, "--failed", "--url", url, answer="y\n")
-
-    assert "About to retry 5 failed jobs of crate." in asked.stderr
-    assert asked.stdout == "retry: 5 jobs\n"
-    assert statuses(engine) == {**dict.fromkeys(range(1, 6), "unclaimed"), 6: "done"}
+    assert told == "retry: 601 jobs\n"
+    found = statuses(shell)
+    assert (found.pop(700), found.pop(800)) == ("done", "failed")
+    assert set(found.values()) == {"unclaimed"}
 
 
-def test_a_job_that_fails_after_the_question_is_not_retried(
-    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(engine, failed(1), failed(2))
-    monkeypatch.setattr(click, "confirm", lambda *_, **__: add(engine, failed(3)))
-
-    told = run("retry", CRATES, "--failed", "--url", url, answer="y\n").stdout
-
-    assert told == "retry: 2 jobs\n"
-    assert statuses(engine) == {1: "unclaimed", 2: "unclaimed", 3: "failed"}
-
-
-def test_all_unclaimed_jobs_of_a_queue_are_cancelled(
-    run: Run, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steering, "BATCH", 2)
+def test_all_unclaimed_jobs_of_a_queue_are_cancelled(shell: Shell) -> None:
     later = datetime.now(UTC) + timedelta(days=1)
-    add(engine, *(Crate(id=key, kind="barrel") for key in (1, 2, 3)), Crate(id=4), failed(5))
-    add(engine, Crate(id=6, kind="barrel", run_at=later))
+    shell.add(*(Crate(id=key, kind="barrel") for key in range(1, 602)))
+    shell.add(Crate(id=700, kind="barrel", run_at=later), Crate(id=800), failed(900))
 
-    told = run("cancel", BARRELS, "--all", "--url", url, "--yes").stdout
+    told = shell("cancel", BARRELS, "--all", answer="y\n").stdout
 
-    assert told == "cancel: 4 jobs\n"
-    assert [key for key, word in statuses(engine).items() if word == "cancelled"] == [1, 2, 3, 6]
-
-
-def test_a_released_job_can_be_claimed_again_and_its_old_claim_is_lost(
-    run: Run, url: str, engine: Engine
-) -> None:
-    add(engine, Crate(id=1), Crate(id=2), Crate(id=3))
-    with Session(engine, expire_on_commit=False) as session:
-        jobs = claim(session, Crate, owner="w", limit=3)
-        session.commit()
-
-        by_key = run("release", CRATES, 1, "--url", url, "--yes").stdout
-        left = statuses(engine)
-        by_owner = run("release", CRATES, "--owner", "w", "--url", url, "--yes", "--json").stdout
-
-        assert by_key == "release: 1 job\n"
-        assert left == {1: "unclaimed", 2: "claimed", 3: "claimed"}
-        assert json.loads(by_owner)["changed"] == [[2], [3]]
-        with pytest.raises(ClaimLost):
-            complete(session, jobs)
-
-
-def test_jobs_get_another_priority(run: Run, url: str, engine: Engine) -> None:
-    add(engine, Crate(id=1), Crate(id=2), failed(3))
-
-    told = run("reprioritize", CRATES, 1, 3, "--priority", -7, "--url", url, "--yes").stdout
-
-    with Session(engine) as session:
-        priorities = session.scalars(select(Crate.priority).order_by(Crate.id)).all()
-    assert priorities == [-7, 0, 0]
-    assert told.splitlines()[0] == "reprioritize: 1 job"
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (("retry", CRATES), "which jobs? give keys, or --failed"),
-        (("retry", CRATES, "1", "--failed"), "give keys, or --failed, not both"),
-        (("cancel", CRATES), "which jobs? give keys, or --all"),
-        (("release", CRATES, "1", "--owner", "w"), "give keys, or --owner, not both"),
-        (("reprioritize", CRATES, "--priority", "1"), "which jobs? give keys"),
-        (("cancel", CRATES, "x"), "'x' is no key of Crate, which is id"),
-        (("cancel", CRATES, "1,2"), "'1,2' is no key of Crate, which is id"),
-    ],
-)
-def test_the_jobs_are_named_in_one_way(
-    run: Run, url: str, command: tuple[str, ...], said: str
-) -> None:
-    result = run(*command, "--url", url, "--yes")
-
-    assert result.exit_code == 2
-    assert said in result.stderr
-
-
-def test_old_finished_jobs_are_deleted_and_others_stay(run: Run, url: str, engine: Engine) -> None:
-    add(engine, *(Crate(id=key, status="done", owner_date=LONG_AGO) for key in (1, 2)))
-    add(engine, Crate(id=3, status="done", owner_date=datetime.now(UTC)), failed(4), Crate(id=5))
-    command = ("prune", CRATES, "--older-than", 3600, "--url", url)
-
-    asked = run(*command, answer="y\n")
-    of_failed = run(*command, "--status", "failed", "--yes", "--json").stdout
-
-    assert "delete the completed jobs of crate that are older than 1 h" in asked.stderr
-    assert asked.stdout == "prune: 2 jobs of crate\n"
-    assert json.loads(of_failed) == {"queue": "crate", "verb": "prune", "deleted": 1}
-    assert sorted(statuses(engine)) == [3, 5]
+    assert told == "cancel: 602 jobs\n"
+    found = statuses(shell)
+    assert (found.pop(800), found.pop(900)) == ("unclaimed", "failed")
+    assert set(found.values()) == {"cancelled"}

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def test_the_proof_believes_only_the_database(start: Start, url: str, engine: En
             "record_finished (record_id) SELECT min(record_id) FROM record_finished",
             "record_inserted (record_id) VALUES (-1), (-4)",  # two finishes make up for them
             "record_finished (record_id) VALUES (-2)",
-            "record (d, status) VALUES ('x', 'claimed')",
+            "record (status) VALUES ('claimed')",
         ):
             connection.execute(text(f"INSERT INTO {harm}"))
     demo.send_signal(signal.SIGINT)
@@ -75,12 +74,10 @@ def test_a_killed_consumer_fails_loudly(start: Start, url: str) -> None:
 def test_nobody_outlives_a_killed_parent(start: Start, url: str) -> None:
     demo = start("demo", "--url", url, "--seconds", 32, *SMALL)
     read_until(demo, "running")
-    workers = workers_of(demo)
 
     demo.kill()
 
-    assert len(workers) == 3
-    assert all(ended(pid) for pid in workers)
+    demo.communicate(timeout=25)  # until nobody has its output any more
 
 
 def test_a_table_of_the_users_own_is_never_dropped(run: Run, url: str, engine: Engine) -> None:
@@ -115,17 +112,3 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
     children = [int(pid) for task in tasks for pid in task.read_text().split()]
     return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def ended(pid: int) -> bool:
-    """Wait until a process is gone, or nothing but its entry is left."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False

@@ -1,32 +1,26 @@
-"""``work`` in this process: on queues, modules and workflows, awaited or not, and what it logs."""
+"""``work`` in this process, and what it logs; ``reap``."""
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from datetime import datetime
-from typing import Any
 
 import pytest
 from click.testing import Result
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli.logs import JsonLines
+from sa_jobqueue import Owner, claim, utc_now
 
 from .bakery import Loaf
-from .conftest import Run, add, read
-from .films import Film
-from .records import ends, messages
+from .conftest import Run, Shell, add, read
+from .films import Film, cut
+from .records import ends, messages, records
 from .shop import Message, Order
 
-MESSAGES, BAKERY, ASYNC_BAKERY = (
-    "tests.cli.shop:Message",
-    "tests.cli.bakery",
-    "tests.cli.async_bakery",
-)
-WORKFLOW = "tests.cli.films:workflow"
+SHOP, FILMS, BAKERY = "tests.cli.shop", "tests.cli.films", "tests.cli.bakery"
+MESSAGES, ASYNC_BAKERY = f"{SHOP}:Message", "tests.cli.async_bakery"
 
 
 @pytest.fixture
@@ -49,20 +43,16 @@ def drain(run: Run, url: str) -> Run:
 @pytest.mark.parametrize(
     ("arguments", "handled"),
     [
-        ((MESSAGES, "--handler", "tests.cli.shop:send"), [(1, "sent"), (2, "sent")]),
-        ((MESSAGES, "--handler", "tests.cli.shop:send", "--limit", 10), [(1, "sent"), (2, "sent")]),
-        (("tests.cli.shop:to_a", "--handler", "tests.cli.shop:send"), [(1, "sent")]),
-        (("tests.cli.shop:to_a", "--handler", "tests.cli.shop:drop"), [(1, "cancelled")]),
+        ((MESSAGES, "--handler", f"{SHOP}:send"), [(1, "sent"), (2, "sent")]),
+        ((MESSAGES, "--handler", f"{SHOP}:send", "--limit", 10), [(1, "sent"), (2, "sent")]),
+        ((f"{SHOP}:to_a", "--handler", f"{SHOP}:drop"), [(1, "cancelled")]),
+        ((f"{SHOP}:Order", "--handler", f"{SHOP}:refuse"), [("north", 7, "failed")]),
         (
-            ("tests.cli.shop:Order", "--handler", "tests.cli.shop:refuse"),
-            [("north", 7, "failed")],
-        ),
-        (
-            (WORKFLOW,),
+            (f"{FILMS}:workflow",),
             [(1, "cut"), (1, "done"), (2, "unclaimed"), (2, "cut"), (2, "done")],
         ),
-        (("tests.cli.films:show",), []),
-        (("tests.cli.films:cut",), [(1, "cut"), (2, "unclaimed"), (2, "cut")]),
+        ((f"{FILMS}:show",), []),
+        ((f"{FILMS}:cut",), [(1, "cut"), (2, "unclaimed"), (2, "cut")]),
         ((f"{BAKERY}:cakes", f"{BAKERY}:bread"), [(2, "done"), (1, "done")]),
     ],
 )
@@ -97,7 +87,7 @@ def test_a_handler_that_exits_is_no_success_of_the_command(
     run: Run, url: str, handler: str, driver: str
 ) -> None:
     result = run(
-        *("work", MESSAGES, "--handler", f"tests.cli.shop:{handler}", "--drain"),
+        *("work", MESSAGES, "--handler", f"{SHOP}:{handler}", "--drain"),
         *("--log-level", "info", "--url", url.replace("sqlite", driver, 1)),
     )
 
@@ -117,11 +107,8 @@ def test_an_async_url_serves_async_handlers(run: Run, loaves: Engine, async_url:
     result = run("work", ASYNC_BAKERY, "--url", async_url, "--drain", "--log-json")
 
     assert sorted(status for _, status in ends(result)) == ["done", "done"]
-    assert sorted(read(loaves, Loaf.status)) == [
-        "done",
-        "done",
-        "unclaimed",
-    ]  # a transactional idea
+    found = sorted(read(loaves, Loaf.status))
+    assert found == ["done", "done", "unclaimed"]  # a transactional idea
 
 
 @pytest.mark.only_on("postgresql")
@@ -152,10 +139,13 @@ def test_each_record_is_a_json_object_with_its_extra_fields(drain: Run, engine: 
     with Session(engine) as session, session.begin():
         session.get_one(Message, 1).max_attempts = 1
 
-    result = drain("tests.cli.shop:to_a", "--handler", "tests.cli.shop:refuse")
+    result = drain("tests.cli.shop:to_a", "--handler", "tests.cli.shop:tell_and_refuse")
 
-    records = map(json.loads, result.stderr.splitlines())
-    (failed,) = (record for record in records if record["level"] == "WARNING")
+    told, failed = (each for each in records(result.stderr) if each["level"] != "INFO")
+    assert told.pop("stack").startswith("Stack (most recent call last)")
+    assert told["message"] == "counted"
+    assert (told["stock"], told["shelf"]) == ({}, "<class 'object'>")  # no key is a tuple
+    assert (told["time_"], told["level_"]) == ("noon", 3)
     assert failed.pop("duration") >= 0
     assert failed.pop("message").startswith("Message 1 failed, attempt 1 of 1, after ")
     assert failed.pop("exception").endswith("\nValueError: no")
@@ -176,38 +166,83 @@ def test_each_record_is_a_json_object_with_its_extra_fields(drain: Run, engine: 
 
 @pytest.mark.usefixtures("jobs")
 def test_the_applications_own_logging_is_left_as_it_is_unless_an_option_says_else(
-    run: Run, url: str
+    shell: Shell,
 ) -> None:
-    work = ("work", MESSAGES, "--handler", "tests.cli.shop:send", "--url", url, "--drain")
+    work = ("work", MESSAGES, "--handler", f"{SHOP}:send", "--drain")
     logging.root.handlers = [own := logging.StreamHandler(sys.stderr)]
 
-    run(*work)
+    shell(*work)
     kept = list(logging.root.handlers)
-    on_demand = run(*work, "--log-level", "info")
-    quiet = run(*work, "--log-level", "warning")
+    on_demand = shell(*work, "--log-level", "info")
+    quiet = shell(*work, "--log-level", "warning")
 
     assert kept == [own]
     assert "no job is due, and no retry waits" in on_demand.stderr
     assert (quiet.exit_code, quiet.output) == (0, "")
 
 
+@pytest.fixture
+def three(engine: Engine, tables: None) -> None:
+    """Three unclaimed messages, the last of which has a single attempt."""
+    add(engine, Message(recipient="a"), Message(recipient="b"))
+    add(engine, Message(recipient="c", max_attempts=1))
+
+
+def claim_as(engine: Engine, owner: str | Owner, limit: int = 3) -> None:
+    with Session(engine) as session, session.begin():
+        claim(session, Message, owner=owner, limit=limit)
+
+
+@pytest.mark.usefixtures("three")
+def test_reap_prints_the_owners_the_reasons_and_the_new_statuses(shell: Shell) -> None:
+    with Owner(shell.engine, "victim") as owner:
+        claim_as(shell.engine, owner)
+        name = owner.name
+
+    result = shell("reap", MESSAGES)
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout == (
+        f"3 of {name}: dead owner, 1 failed\n2 can be claimed again, 1 failed\n"
+    )
+    assert shell.read(Message.status) == ["unclaimed", "unclaimed", "failed"]
+
+
+@pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
-    ("extra", "written"),
+    ("options", "said"),
     [
-        ({"stock": {(1, 2): 3}, "shelf": object}, {"stock": {}, "shelf": "<class 'object'>"}),
-        ({"time": "noon", "level": 3}, {"time_": "noon", "level_": 3}),
+        ((), "nothing to reap\n"),
+        (("--lease", 200), "nothing to reap\n"),
+        (("--lease", 50), "1 of \ufffd]0;mailer: lease over\n1 can be claimed again, 0 failed\n"),
         (
-            {"stack_info": "Stack (most recent call last)"},
-            {"stack": "Stack (most recent call last)"},
+            ("--max-runtime", 0),
+            "1 of \ufffd]0;mailer: max_runtime over\n1 of nobody: max_",
         ),
     ],
 )
-def test_an_extra_field_never_costs_the_record(
-    extra: dict[str, Any], written: dict[str, Any]
+def test_claims_of_others_are_left_alone_unless_an_option_says_so(
+    shell: Shell, options: tuple[object, ...], said: str
 ) -> None:
-    record = logging.makeLogRecord({"msg": "counted", "levelname": "INFO", **extra})
+    with shell.session() as session:
+        claim(session, Message, owner="\x1b]0;mailer", limit=1)  # no command to the terminal
+        past = utc_now(-100_000_000)
+        session.execute(update(Message).where(Message.owner.is_not(None)).values(owner_date=past))
+        by_hand = update(Message).where(Message.recipient == "b")
+        session.execute(by_hand.values(status="claimed"))  # nobody has it
+    with Owner(shell.engine) as owner:
+        claim_as(shell.engine, owner, 1)
 
-    line = json.loads(JsonLines().format(record))
+        result = shell("reap", MESSAGES, *options)
 
-    assert {name: line[name] for name in written} == written
-    assert (line["message"], line["level"]) == ("counted", "INFO")
+    assert (result.exit_code, result.stdout[: len(said)]) == (0, said)
+
+
+def test_all_steps_of_a_workflow_are_reaped(shell: Shell) -> None:
+    shell.add(Film(title="easy"))
+    with shell.session() as session:
+        cut.queue.claim(session, owner="gone")
+
+    reaped = shell("reap", "tests.cli.films:workflow", "--max-runtime", 0)
+
+    assert reaped.stdout == "1 of gone: max_runtime over\n1 can be claimed again, 0 failed\n"

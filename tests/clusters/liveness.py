@@ -57,23 +57,22 @@ def known_liveness(urls: Sequence[URL]) -> Counter[Known]:
 def _known(own: Engine, asked: Engine) -> Known:
     with Owner(own) as owner:
         name = owner.name
-        key = _claim_by(owner, own)
-        until(lambda: _owner_seen(asked, key) == name)
+        _claim_by(owner, own)
+        until(lambda: _owners(asked) == [name])
         alive, reaped = _state(asked, name), _reaped(asked)
     ended = _state(asked, name)
     _delete_tasks(asked)
-    until(lambda: not _tasks(own))
+    until(lambda: not _owners(own))
     return Known("its own node" if own is asked else "another node", alive, ended, reaped)
 
 
-def _claim_by(owner: Owner, engine: Engine) -> int:
-    """Commit a claim of one new task; return its key."""
+def _claim_by(owner: Owner, engine: Engine) -> None:
+    """Commit a claim of one new task."""
     with Session(engine) as session:
         session.add(Task(name="liveness"))
         session.commit()
-        (task,) = claim(session, Task, owner=owner, limit=1)
+        claim(session, Task, owner=owner, limit=1)
         session.commit()
-        return task.id
 
 
 def _reaped(engine: Engine) -> int:
@@ -105,17 +104,11 @@ def _state(engine: Engine, name: str) -> str:
         return str(owner_state(session, name))
 
 
-def _owner_seen(engine: Engine, key: int) -> str | None:
-    with Session(engine) as session:
-        return session.scalar(select(Task.owner).where(Task.id == key))
-
-
-def _tasks(engine: Engine) -> Sequence[int]:
-    with Session(engine) as session:
-        return session.scalars(select(Task.id)).all()
+def _owners(engine: Engine) -> Sequence[str | None]:
+    with engine.connect() as connection:
+        return connection.scalars(select(Task.owner)).all()
 
 
 def _delete_tasks(engine: Engine) -> None:
-    with Session(engine) as session:
-        session.execute(delete(Task))
-        session.commit()
+    with engine.begin() as connection:
+        connection.execute(delete(Task))

@@ -7,42 +7,25 @@ other node is promoted; a node that comes back earlier stays what it was.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL
 
-from tests.chaos.fault import Fault
-from tests.clusters.cluster import Cluster, KillNode
-from tests.clusters.node import Node, free_ports
-from tests.clusters.postgresql import (
-    DATABASE,
-    IN_RECOVERY,
-    IN_STEP,
-    ask,
-    kill_postgres,
-    programs,
-    says,
-    tell,
-    url_of,
-    wait_while_running,
-)
+from tests.clusters.cluster import DATABASE, Cluster
+from tests.clusters.standby import IN_RECOVERY, IN_STEP
 from tests.servers import debian
-from tests.servers.errors import NotHere
-from tests.servers.keeping import LOCALHOST, Binaries, Keeper, make_folder
+from tests.servers.keeping import LOCALHOST, Binaries, free_ports
+from tests.servers.node import WITHIN, Node, kill_all
+from tests.servers.postgresql import PostgreSQL
 from tests.support import until
 
 PACKAGES = ("patroni", "etcd-server", "haproxy")
 
 #: Seconds that a primary's lock outlives it; Patroni takes no less.
 TTL = 20
-
-#: Seconds in which a cluster is made, or elects and repairs.
-WITHIN = 120
 
 PARAMETERS = {
     "max_connections": 120,
@@ -71,128 +54,104 @@ listen primary
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Binaries):
-    """Serve by one command; there is no data folder to make."""
+    """Serve by one command."""
 
-    command: Sequence[str] = field(default=())
-
-    def initialize(self, folder: Path) -> tuple[str, ...]:
-        return ("true",)
+    command: tuple[str, ...]
 
     def serve(self, folder: Path, *, port: int) -> tuple[str, ...]:
-        return tuple(self.command)
+        return self.command
 
 
 class Patroni(Cluster):
     """Two nodes, etcd and HAProxy."""
 
     name = "patroni"
+    provider = PostgreSQL()
     fails_over = True
     #: Mostly longer than TTL, so that the other node is promoted.
     down = (5.0, 45.0)
 
-    def __init__(self) -> None:
-        self.nodes = []
-        self._services: list[Keeper] = []
-        self._folders: list[Path] = []
-
     def start(self) -> None:
-        found = programs()
+        found = self.provider.programs()
         self._programs, self._user = found.folder, found.user
-        self._etcd, self._peers, self._port, *ports = free_ports(7)
-        self._start_etcd()
-        self._rest = dict(zip(ports[:2], ports[2:], strict=True))
-        for number, port in enumerate(self._rest, start=1):
-            self._add_node(f"node{number}", port)
+        self._etcd, peers, port, *ports = free_ports(7)
+        self._start_etcd(peers)
+        rest_of = dict(zip(ports[:2], ports[2:], strict=True))
+        for number, (served, rest) in enumerate(rest_of.items(), start=1):
+            self._add_node(f"node{number}", served, rest)
         for node in self.nodes:
+            self.stack.callback(self.kill, node)
             node.start()
-            wait_while_running(node, lambda port=node.port: says(port, "SELECT 1", "1"), WITHIN)  # type: ignore[misc]  # mypy takes a lambda with a default for one with an argument
-        self._start_haproxy()
-        self._wait_until_in_step()
-        tell(self._port, f"CREATE DATABASE {DATABASE}")
-        version = ask(self._port, "SHOW server_version")
+        self._way_in = self._start_haproxy(port, rest_of)
+        until(lambda: self._way_in.says(IN_STEP, "1"), WITHIN)
+        version = self.create_database(self._way_in)
         self.title = f"PostgreSQL {version}, two nodes, Patroni, etcd, HAProxy"
 
-    def stop(self) -> None:
-        for node in self.nodes:
-            kill_patroni(node)
-            node.stop()
-        for service in self._services:
-            service.end()
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
-
     def role(self, node: Node) -> str:
-        return "the standby" if says(node.port, IN_RECOVERY, "True") else "a primary"
+        return "the standby" if node.says(IN_RECOVERY, "True") else "a primary"
 
     def kill(self, node: Node) -> None:
-        kill_patroni(node)
+        """Kill a node's Patroni first, which would start the server again; then the server."""
+        node.kill()
+        kill_all(node.folder / "data" / "postmaster.pid")
 
     def revive(self, node: Node) -> None:
         node.start()
-        self._wait_until_in_step()
+        until(lambda: self._way_in.says(IN_STEP, "1"), WITHIN)
 
     def fail_over(self) -> Node:
-        killed, other = sorted(self.nodes, key=lambda node: says(node.port, IN_RECOVERY, "True"))
+        killed, other = sorted(self.nodes, key=lambda node: node.says(IN_RECOVERY, "True"))
         self.kill(killed)
-        until(lambda: says(other.port, IN_RECOVERY, "False"), WITHIN)
-        until(lambda: says(self._port, "SELECT 1", "1"), WITHIN)
+        until(lambda: other.says(IN_RECOVERY, "False"), WITHIN)
+        until(self._way_in.answers, WITHIN)
         return killed
 
     @property
     def urls(self) -> Sequence[URL]:
-        return [url_of(self._port, DATABASE).set(drivername="postgresql+psycopg")]
-
-    @property
-    def faults(self) -> Sequence[Fault]:
-        return (KillNode(self),)
+        return [self._way_in.url.set(database=DATABASE, drivername="postgresql+psycopg")]
 
     # -- its parts ------------------------------------------------------
 
-    def _folder(self, name: str) -> Path:
-        folder = make_folder(name, user=self._user)
-        self._folders.append(folder)
-        return folder
+    def _serves(self, name: str, port: int, *command: str) -> Node:
+        """Make a service that runs a command in its folder."""
+        return self.add(name, port, Command(command=command, user=self._user))
 
-    def _start_etcd(self) -> None:
-        clients, peers = (f"http://{LOCALHOST}:{port}" for port in (self._etcd, self._peers))
-        folder = self._folder("etcd")
-        self._serve(
-            folder,
-            program("etcd"),
-            *("--data-dir", str(folder / "data"), "--unsafe-no-fsync"),
+    def _start_etcd(self, port: int) -> None:
+        clients, peers = (f"http://{LOCALHOST}:{number}" for number in (self._etcd, port))
+        etcd = self._serves(
+            "etcd",
+            self._etcd,
+            *(debian.find("etcd", *PACKAGES), "--data-dir", "data", "--unsafe-no-fsync"),
             *("--listen-client-urls", clients, "--advertise-client-urls", clients),
             *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
             *("--initial-cluster", f"default={peers}"),
         )
+        etcd.start(lambda: True)
 
-    def _start_haproxy(self) -> None:
-        folder = self._folder("haproxy")
+    def _start_haproxy(self, port: int, rest_of: dict[int, int]) -> Node:
+        program = debian.find("haproxy", *PACKAGES)
+        haproxy = self._serves("haproxy", port, program, "-f", "haproxy.cfg", "-db")
         servers = "".join(
-            f"  server n{port} {LOCALHOST}:{port} check port {rest}\n"
-            for port, rest in self._rest.items()
+            f"  server n{served} {LOCALHOST}:{served} check port {rest}\n"
+            for served, rest in rest_of.items()
         )
-        written = HAPROXY.format(address=f"{LOCALHOST}:{self._port}") + servers
-        (folder / "haproxy.cfg").write_text(written)
-        self._serve(folder, program("haproxy"), "-f", str(folder / "haproxy.cfg"), "-db")
+        written = HAPROXY.format(address=f"{LOCALHOST}:{port}") + servers
+        (haproxy.folder / "haproxy.cfg").write_text(written)
+        haproxy.start()
+        return haproxy
 
-    def _serve(self, folder: Path, *command: str) -> None:
-        binaries = Command(command=command, user=self._user)
-        self._services.append(Keeper(binaries, folder, port=0))
-
-    def _add_node(self, name: str, port: int) -> None:
-        folder = self._folder(name)
-        settings = folder / "patroni.json"
-        settings.write_text(json.dumps(self._settings(name, port, folder)))
-        binaries = Command(
-            # exec: so the file holds the number of Patroni itself.
-            command=("sh", "-c", f"echo $$ > pid; exec {program('patroni')} {settings}"),
-            user=self._user,
-            environment={"HOME": str(folder), "no_proxy": LOCALHOST},
+    def _add_node(self, name: str, port: int, rest: int) -> None:
+        # exec: so the file holds the number of Patroni itself.
+        patroni = f"echo $$ > pid; exec {debian.find('patroni', *PACKAGES)} patroni.json"
+        node = self._serves(
+            name, port, "env", "HOME=.", f"no_proxy={LOCALHOST}", "sh", "-c", patroni
         )
-        self.nodes.append(Node(name, folder, port, binaries))
+        written = json.dumps(self._settings(name, port, rest, node.folder))
+        (node.folder / "patroni.json").write_text(written)
+        self.nodes.append(node)
 
-    def _settings(self, name: str, port: int, folder: Path) -> dict[str, Any]:
-        rest = f"{LOCALHOST}:{self._rest[port]}"
+    def _settings(self, name: str, port: int, rest_port: int, folder: Path) -> dict[str, Any]:
+        rest = f"{LOCALHOST}:{rest_port}"
         superuser = {"username": "postgres"}
         return {
             "scope": "clusters",
@@ -224,24 +183,3 @@ class Patroni(Cluster):
                 "authentication": dict.fromkeys(("superuser", "replication", "rewind"), superuser),
             },
         }
-
-    def _wait_until_in_step(self) -> None:
-        """Wait until the primary's COMMITs wait for the other node."""
-        until(lambda: says(self._port, IN_STEP, "1"), WITHIN)
-
-
-def kill_patroni(node: Node) -> None:
-    """Kill a node's Patroni first, which would start the server again; then the server."""
-    if node.keeper is not None:
-        node.kill()
-    kill_postgres(node.folder / "data")
-
-
-def program(name: str) -> str:
-    """Find a program, or install all of them."""
-    if debian.which(name) is None:
-        debian.install(*PACKAGES)
-    found = debian.which(name)
-    if found is None:
-        raise NotHere(f"{' '.join(PACKAGES)} did not bring {name}")
-    return os.fspath(found)

@@ -6,33 +6,21 @@ Clients know both, and ask libpq (or asyncpg) for the one that takes writes.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy import URL
 
-from tests.chaos.fault import Fault
-from tests.clusters.cluster import Cluster, KillNode
-from tests.clusters.node import Node, free_ports
-from tests.clusters.postgresql import (
-    DATABASE,
-    IN_RECOVERY,
-    IN_STEP,
-    DurableBinaries,
-    ask,
-    durable_programs,
-    kill_postgres,
-    says,
-    tell,
-    wait_while_running,
-)
-from tests.servers._keeper import as_user
-from tests.servers.errors import NotHere
-from tests.servers.keeping import LOCALHOST, make_folder
+from tests.clusters.cluster import DATABASE, Cluster
+from tests.servers.keeping import LOCALHOST, free_ports, initialize, run_logged
+from tests.servers.node import WITHIN, Node
+from tests.servers.postgresql import PostgreSQL
+from tests.support import until
 
-#: Seconds in which a server answers, copies the other, or catches up with it.
-WITHIN = 60
+#: How many standbys a COMMIT waits for.
+IN_STEP = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
 
+IN_RECOVERY = "SELECT pg_is_in_recovery()"
 ANY_STANDBY = "ALTER SYSTEM SET synchronous_standby_names = '*'"
 NO_STANDBY = "ALTER SYSTEM SET synchronous_standby_names = ''"
 RELOAD = "SELECT pg_reload_conf()"
@@ -42,45 +30,36 @@ class Standby(Cluster):
     """Two nodes, one of which is the primary."""
 
     name = "standby"
+    provider = PostgreSQL()
     fails_over = True
 
-    def __init__(self) -> None:
-        self.nodes = []
-
     def start(self) -> None:
-        binaries = durable_programs()
+        found = self.provider.programs()
+        options = (*found.durable, "--wal_level=replica", "--max_wal_senders=8")
+        self._programs = found.folder
         for number, port in enumerate(free_ports(2), start=1):
-            folder = make_folder(self.name, user=binaries.user)
-            self.nodes.append(Node(f"node {number}", folder, port, binaries))
+            self.nodes.append(self.add(f"node {number}", port, replace(found, options=options)))
         self.primary, standby = self.nodes
-        self.primary.initialize()
-        self._serve(self.primary)
-        version = ask(self.primary.port, "SHOW server_version")
+        initialize(self.primary.binaries, self.primary.folder)
+        self.primary.start()
+        version = self.create_database(self.primary)
         self.title = f"PostgreSQL {version}, a synchronous standby that is promoted"
-        tell(self.primary.port, f"CREATE DATABASE {DATABASE}")
         self._follow(standby)
-
-    def stop(self) -> None:
-        for node in self.nodes:
-            node.stop()
 
     def role(self, node: Node) -> str:
         return "the primary" if node is self.primary else "the standby"
 
     def kill(self, node: Node) -> None:
         """Kill a node; the standby of a primary takes its place."""
-        kill_postgres(node.folder / "data")
-        assert node.keeper is not None
-        node.keeper.end()
-        node.keeper = None
+        node.kill()
         if node is self.primary:
             self._promote(next(other for other in self.nodes if other is not node))
 
     def revive(self, node: Node) -> None:
         """Start a standby again; what was the primary follows the new one from its copy."""
         if (node.folder / "data" / "standby.signal").exists():
-            self._serve(node)
-            self._wait_until_in_step(node)
+            node.start()
+            until(lambda: self.primary.says(IN_STEP, "1"), WITHIN)
         else:
             shutil.rmtree(node.folder / "data")
             self._follow(node)
@@ -99,44 +78,17 @@ class Standby(Cluster):
             for driver in ("postgresql+psycopg2", "postgresql+psycopg")
         ]
 
-    @property
-    def faults(self) -> Sequence[Fault]:
-        return (KillNode(self),)
-
-    def _serve(self, node: Node) -> None:
-        node.start()
-        wait_while_running(node, lambda: says(node.port, "SELECT 1", "1"), WITHIN)
-
     def _follow(self, node: Node) -> None:
         """Copy the primary, and follow it; from then on each COMMIT waits for this node."""
-        self._copy(node)
-        self._serve(node)
-        tell(self.primary.port, ANY_STANDBY, RELOAD)
-        self._wait_until_in_step(node)
-
-    def _copy(self, node: Node) -> None:
-        assert isinstance(node.binaries, DurableBinaries)
-        with (node.folder / "log").open("ab") as log:
-            done = subprocess.run(
-                (
-                    *(str(node.binaries.folder / "pg_basebackup"), "-R", "-c", "fast"),
-                    *("-h", LOCALHOST, "-p", str(self.primary.port), "-U", "postgres"),
-                    *("-D", str(node.folder / "data")),
-                ),
-                stdout=log,
-                stderr=log,
-                cwd=node.folder,
-                timeout=WITHIN,
-                check=False,
-                **as_user(node.binaries.user or ""),
-            )
-        if done.returncode != 0:
-            raise NotHere(f"{node.name} could not copy the primary: {node.folder / 'log'}")
-
-    def _wait_until_in_step(self, node: Node) -> None:
-        wait_while_running(node, lambda: says(self.primary.port, IN_STEP, "1"), WITHIN)
+        command = (str(self._programs / "pg_basebackup"), "-R", "-c", "fast")
+        primary = ("-h", LOCALHOST, "-p", str(self.primary.port), "-U", "postgres")
+        copied = (*command, *primary, "-D", str(node.folder / "data"))
+        run_logged(node.binaries, node.folder, *copied, why=f"{node.name} has not its copy")
+        node.start()
+        self.primary.tell(ANY_STANDBY, RELOAD)
+        until(lambda: self.primary.says(IN_STEP, "1"), WITHIN)
 
     def _promote(self, node: Node) -> None:
-        tell(node.port, f"SELECT pg_promote(true, {WITHIN})", NO_STANDBY, RELOAD)
-        wait_while_running(node, lambda: says(node.port, IN_RECOVERY, "False"), WITHIN)
+        node.tell(f"SELECT pg_promote(true, {WITHIN})", NO_STANDBY, RELOAD)
+        until(lambda: node.says(IN_RECOVERY, "False"), WITHIN)
         self.primary = node

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import URL, inspect
+from sqlalchemy import URL, NullPool, inspect
 
 from tests.chaos.fault import Kill, Stop
 from tests.chaos.jobs import ChaosBase
@@ -19,9 +20,8 @@ from tests.support import make_engine, until
 class ClusterStorm(Storm):
     """A run of some seconds on a cluster: players are killed and stopped, and nodes fail."""
 
-    def __init__(self, cluster: Cluster, folder: Path, seconds: float, seed: int) -> None:
-        faults = (Kill(), Stop(), *cluster.faults)
-        super().__init__(cluster.urls[0], folder, seconds, seed, faults)
+    def __init__(self, cluster: Cluster, folder: Path, given: Namespace) -> None:
+        super().__init__(cluster.urls[0], folder, given, (Kill(), Stop(), *cluster.faults))
         self._cluster = cluster
         # They are ended by their numbers, and a number is one node's.
         self.loses_connections = False
@@ -48,8 +48,5 @@ class ClusterStorm(Storm):
 
 def _has_tables(url: URL) -> bool:
     """Tell whether the tables that are created last are there."""
-    engine = make_engine(url)
-    try:
-        return ChaosBase.metadata.tables.keys() <= set(inspect(engine).get_table_names())
-    finally:
-        engine.dispose()
+    engine = make_engine(url, poolclass=NullPool)
+    return ChaosBase.metadata.tables.keys() <= set(inspect(engine).get_table_names())

@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, insert, text
 from sqlalchemy.exc import DBAPIError
@@ -15,7 +15,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sa_jobqueue import Claim, JobQueue, advisory_session, complete, is_transient
 from sa_jobqueue.dialects import database_of
 from tests.contract.subscriptions import Subscription, claim_subscriptions, mark
-from tests.models import Email
 from tests.processes import FORKSERVER
 from tests.support import make_engine
 
@@ -27,7 +26,7 @@ class LogBase(DeclarativeBase):
 
 
 class Finished(LogBase):
-    """A line for each finish, written in its transaction; nothing here is unique."""
+    """A line for each claim or finish, written in its transaction; nothing here is unique."""
 
     __tablename__ = "finished_log"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -35,11 +34,11 @@ class Finished(LogBase):
     process: Mapped[int]
 
 
-def drain(url: str, strategy: str, batch: int, seed: int, all_ready: Barrier) -> None:
+def drain(url: str, entity: Any, strategy: str, batch: int, seed: int, all_ready: Barrier) -> None:
     """Claim and finish batches of any size up to `batch`, until nothing is left."""
     engine = make_engine(url)
     all_ready.wait()
-    queue = JobQueue(Email, strategy=strategy)
+    queue = JobQueue(entity, strategy=strategy)
     chance = random.Random(seed)
     empty = 0
     while empty < 3:
@@ -48,17 +47,17 @@ def drain(url: str, strategy: str, batch: int, seed: int, all_ready: Barrier) ->
     engine.dispose()
 
 
-def claim_some(engine: Engine, queue: JobQueue[Email], limit: int) -> Claim[Email]:
+def claim_some(engine: Engine, queue: JobQueue[Any], limit: int) -> Claim[Any]:
     """Claim a batch and finish it: in one transaction if the claim is a held one."""
 
-    def claim(session: Session) -> Claim[Email]:
+    def claim(session: Session) -> Claim[Any]:
         claimed = queue.claim(session, owner=f"process-{os.getpid()}", limit=limit)
         if claimed and queue.plan.strategy == "held":
             finish(session)(claimed)
         return claimed
 
-    def finish(session: Session) -> Callable[[Claim[Email]], None]:
-        def complete(claimed: Claim[Email]) -> None:
+    def finish(session: Session) -> Callable[[Claim[Any]], None]:
+        def complete(claimed: Claim[Any]) -> None:
             queue.complete(session, claimed)
             lines = [{"job": fence.identity[0], "process": os.getpid()} for fence in claimed.fences]
             session.execute(insert(Finished), lines)
@@ -114,7 +113,9 @@ def drain_by_locks(url: str, batch: int, seed: int) -> None:
     engine.dispose()
 
 
-def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
+def run_processes(
+    target: object, arguments: list[tuple[object, ...]], seconds: float = 240
+) -> None:
     """Run a process for each tuple of arguments; fail if one fails."""
     processes = [
         FORKSERVER.Process(target=target, args=given, daemon=True)  # type: ignore[arg-type]  # any function
@@ -123,5 +124,5 @@ def run_processes(target: object, arguments: list[tuple[object, ...]]) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(240)
+        process.join(seconds)
     assert [process.exitcode for process in processes] == [0] * len(processes)

@@ -55,6 +55,15 @@ def engine(shared_engine: Engine) -> Engine:
 
 
 @pytest.fixture
+def own_engine(fresh_database: URL) -> Iterator[Engine]:
+    """An engine on a database that no other test has, with the tables of tests.models."""
+    engine = make_engine(fresh_database)
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
 def new_session(engine: Engine) -> Iterator[Callable[..., Session]]:
     """Open sessions that are closed when the test ends."""
     opened: list[Session] = []

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import JobMixin
-from sa_jobqueue.control import control_tables
+from sa_jobqueue import Claim, JobMixin, claim
+from sa_jobqueue.control import control_tables, workers
+
+# Fixtures: pytest finds them by their names here.
+from tests.contract.conftest import new_session, session
 from tests.support import make_engine, with_empty_tables
+
+__all__ = ["new_session", "session"]
 
 
 class Base(DeclarativeBase):
@@ -37,7 +43,6 @@ TABLES = control_tables(Base.metadata)
 @pytest.fixture(scope="module")
 def kept_engine(db_url: URL) -> Iterator[Engine]:
     engine = make_engine(db_url)
-    Base.metadata.create_all(engine)
     yield engine
     Base.metadata.drop_all(engine)
     engine.dispose()
@@ -48,19 +53,17 @@ def engine(kept_engine: Engine) -> Engine:
     return with_empty_tables(kept_engine, Base.metadata)
 
 
-@pytest.fixture
-def new_session(engine: Engine) -> Iterator[Callable[[], Session]]:
-    opened: list[Session] = []
-
-    def open_session() -> Session:
-        opened.append(Session(engine, expire_on_commit=False))
-        return opened[-1]
-
-    yield open_session
-    for session in opened:
-        session.close()
+def claimed_letters(session: Session, number: int = 1) -> Claim[Letter]:
+    """Commit a claim of new letters by the owner w."""
+    session.add_all([Letter() for _ in range(number)])
+    session.commit()
+    found = claim(session, Letter, owner="w", limit=number)
+    session.commit()
+    return found
 
 
-@pytest.fixture
-def session(new_session: Callable[[], Session]) -> Session:
-    return new_session()
+def listed(session: Session) -> Any:
+    """List the workers as they are committed now."""
+    found = workers(session, tables=TABLES)
+    session.rollback()
+    return found

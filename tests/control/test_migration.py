@@ -18,6 +18,8 @@ from sqlalchemy.orm import Mapped, Session, declarative_base, mapped_column
 from sa_jobqueue import JobMixin
 from sa_jobqueue.control import control_tables, pause, resume, workers
 from sa_jobqueue.schedules import Schedules
+
+# Inner: workers look for a missing table each ten seconds, which a test does not wait for.
 from sa_jobqueue.worker import control, scheduler
 from tests.migration.test_autogenerate import body, generate
 from tests.migration.test_autogenerate import project as project  # a fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, text
+from sqlalchemy import URL, Engine, MetaData, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, declarative_base
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, MissingTable, claim
+from sa_jobqueue import JobQueue, MissingTable
 from sa_jobqueue.control import (
     pause,
     paused,
@@ -24,23 +23,37 @@ from sa_jobqueue.control import (
 from sa_jobqueue.schedules import Schedules
 from tests.support import make_engine
 
-from .conftest import TABLES, Letter
+from .conftest import TABLES, Letter, claimed_letters
 
-SCHEDULES = Schedules(declarative_base().metadata, name="job_plans")
+PLANS = MetaData()
+SCHEDULES = Schedules(PLANS, name="job_plans")
 
-VERBS: dict[str, tuple[str, Callable[[Session], object]]] = {
-    "pause": ("job_pauses", lambda session: pause(session, Letter)),
-    "resume": ("job_pauses", lambda session: resume(session, Letter)),
-    "paused": ("job_pauses", lambda session: paused(session, tables=TABLES)),
-    "workers": ("job_workers", lambda session: workers(session, tables=TABLES)),
-    "register": ("job_workers", lambda session: register_worker(session, "w", [Letter])),
-    "unregister": ("job_workers", lambda found: unregister_worker(found, "w", tables=TABLES)),
-    "request_stop": ("job_stops", lambda session: request_stop(session, claimed(session))),
-    "read": ("job_(stops|pauses)", lambda session: read_control(session, [Letter], owner="w")),
-    "schedules": ("job_plans", SCHEDULES.all),
-    "declare": ("job_plans", lambda session: SCHEDULES.declare(session, [JobQueue(Letter)])),
-    "run_due": ("job_plans", lambda session: SCHEDULES.run_due(session, [JobQueue(Letter)])),
-    "due_in": ("job_plans", lambda session: SCHEDULES.due_in(session, [JobQueue(Letter)])),
+QUEUES = [JobQueue(Letter)]
+
+VERBS: dict[str, list[Callable[[Session], object]]] = {
+    "job_pauses": [
+        lambda session: pause(session, Letter),
+        lambda session: resume(session, Letter),
+        lambda session: paused(session, tables=TABLES),
+    ],
+    "job_workers": [
+        lambda session: workers(session, tables=TABLES),
+        lambda session: register_worker(session, "w", [Letter]),
+        lambda session: unregister_worker(session, "w", tables=TABLES),
+    ],
+    "job_stops": [lambda session: request_stop(session, claimed_letters(session))],
+    "job_(stops|pauses)": [lambda session: read_control(session, [Letter], owner="w")],
+    "job_plans": [
+        SCHEDULES.all,
+        lambda session: SCHEDULES.declare(session, QUEUES),
+        lambda session: SCHEDULES.run_due(session, QUEUES),
+        lambda session: SCHEDULES.due_in(session, QUEUES),
+        lambda session: SCHEDULES.add(session, "r", Letter, "0 * * * *"),
+        lambda session: SCHEDULES.remove(session, "r"),
+        lambda session: SCHEDULES.pause(session, "r"),
+        lambda session: SCHEDULES.resume(session, "r"),
+        lambda session: SCHEDULES.run_now(session, "r", Letter),
+    ],
 }
 
 
@@ -56,29 +69,29 @@ def engine(fresh_database: URL) -> Iterator[Engine]:
     engine.dispose()
 
 
-def claimed(session: Session) -> Any:
-    session.add(Letter())
-    session.flush()
-    return claim(session, Letter, owner="w")[0]
-
-
-def test_a_missing_table_is_named_with_the_way_out(session: Session) -> None:
-    for name, (table, verb) in VERBS.items():
+@pytest.mark.parametrize("table", VERBS)
+def test_a_missing_table_is_named_with_the_way_out(session: Session, table: str) -> None:
+    for number, verb in enumerate(VERBS[table]):
         with pytest.raises(MissingTable, match=f"'{table}'.*create_all.*migration"):
-            pytest.fail(f"{name}: {verb(session)}")
+            pytest.fail(f"{number}: {verb(session)}")
         session.rollback()
 
 
 def test_another_error_of_the_database_is_raised_as_it_is(engine: Engine, session: Session) -> None:
-    TABLES.pauses.metadata.create_all(engine)
+    for metadata in (TABLES.pauses.metadata, PLANS):
+        metadata.create_all(engine)
+    SCHEDULES.add(session, "r", Letter, "0 * * * *")
+    job = claimed_letters(session)
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job_pauses RENAME COLUMN since TO until"))
-        job = claimed(session)
-        session.commit()
         connection.execute(text("DROP TABLE controlled_letter"))
 
-    with pytest.raises(DBAPIError):
-        pause(session, Letter)
-    session.rollback()
-    with pytest.raises(DBAPIError):
-        request_stop(session, job)
+    for verb in (
+        lambda: pause(session, Letter),
+        lambda: request_stop(session, job),
+        lambda: SCHEDULES.run_now(session, "r", Letter),
+    ):
+        with pytest.raises(DBAPIError) as raised:
+            verb()
+        assert "create_all" not in str(raised.value)
+        session.rollback()

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import pytest
@@ -14,11 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import LockNotHeld, Owner, OwnerState, connection_owner, owner_state
-from sa_jobqueue.dialects.innodb import InnoDBNamedLocks
-from sa_jobqueue.dialects.postgresql import PostgreSQLNamedLocks
-from sa_jobqueue.dialects.watched_connection import Limits
-from tests.proxy import Proxy
-from tests.support import SERVERS, make_engine
+from tests.support import make_engine
 
 from .support import Victim
 
@@ -118,28 +113,3 @@ def test_a_forked_child_is_not_the_owner_and_does_not_keep_it_alive(
             assert wait_until_dead(session, name) is DEAD
         finally:
             os.kill(child, signal.SIGKILL)
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_an_owner_whose_network_is_cut_is_dead_after_the_limit_and_has_noticed_it(
-    engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = Limits(
-        silence=timedelta(seconds=2), pulse=timedelta(seconds=0.2), answer=timedelta(seconds=1)
-    )
-    monkeypatch.setattr(PostgreSQLNamedLocks, "limits", short)
-    monkeypatch.setattr(InnoDBNamedLocks, "limits", short)
-    with Proxy(engine.url) as proxy:
-        away = make_engine(proxy.url)
-        with Owner(away) as owner:
-            name = owner.name
-            alive = owner_state(session, name)
-            session.rollback()
-
-            proxy.go_silent()
-            died = wait_until_dead(session, name, seconds=2 * short.silence.total_seconds())
-            knew = owner._held is not None and owner._held.lock.lost
-
-        away.dispose()
-
-    assert (alive, died, knew) == (ALIVE, DEAD, True)

@@ -1,12 +1,10 @@
-"""A lock lives as long as its holder's process: no longer, and no shorter."""
+"""A lock lives no longer than its holder's process."""
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -57,21 +55,6 @@ def test_a_waiter_gets_the_lock_of_a_killed_holder(lock: NamedLock, other: Locke
         assert lock.acquire(AT_ONCE)
 
 
-def test_a_holder_that_was_stopped_for_a_moment_keeps_its_lock(
-    lock: NamedLock, other: Locker
-) -> None:
-    other.signal(signal.SIGSTOP)
-
-    taken = lock.acquire(timedelta(seconds=2))
-
-    other.signal(signal.SIGCONT)
-    assert not taken
-    other("check")
-    assert other("held")
-    other("release")
-    assert lock.acquire(NOW)
-
-
 def test_a_waiter_is_interrupted_by_ctrl_c(lock: NamedLock, other: Locker) -> None:
     with Locker(lock.engine.url, lock.name) as waiter:
         waiter.begin_to_wait()
@@ -104,25 +87,3 @@ def asked_to_wait(engine: Engine) -> bool:
     query = WAITING.get(engine.url.get_backend_name())
     with engine.connect() as connection:
         return query is None or bool(connection.scalar(text(query)))
-
-
-# -- forks --------------------------------------------------------------
-
-
-@pytest.fixture
-def child(other: Locker) -> Iterator[tuple[int, bool, bool]]:
-    """A child forked by the holder: its number, and whether it holds or has lost the lock."""
-    forked = other("fork")
-    yield forked
-    with suppress(ProcessLookupError):
-        os.kill(forked[0], signal.SIGKILL)
-
-
-def test_a_forked_child_does_not_keep_its_dead_parents_lock(
-    lock: NamedLock, other: Locker, child: tuple[int, bool, bool]
-) -> None:
-    assert child[1:] == (False, False)
-    other.kill()
-
-    assert lock.acquire(AT_ONCE)
-    os.kill(child[0], 0)  # the child still runs

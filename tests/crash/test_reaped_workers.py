@@ -1,23 +1,25 @@
-"""The jobs of workers that are killed or stopped."""
+"""The jobs of workers that are killed or stopped, or that kill their workers."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim, reap
+from sa_jobqueue import ConstantBackoff, JobQueue, claim, reap, retry
 from sa_jobqueue.worker import Worker
-from tests.models import Email, add_emails
+from tests.models import Email, Task, add_emails, add_tasks
 from tests.support import make_engine, until
+from tests.videos import S, Video, add_videos, videos
 
 from .support import Victim
 
@@ -70,6 +72,12 @@ def start(engine: Engine) -> Iterator[Start]:
         yield lambda limit: started.enter_context(Victim(engine, work, limit))
 
 
+def reaped(session: Session, take_back: Callable[[Session], Sized]) -> int:
+    found = len(take_back(session))
+    session.commit()
+    return found
+
+
 def jobs(engine: Engine, status: str) -> int:
     with Session(engine) as session:
         counted = select(func.count()).select_from(Email).where(Email.status == status)
@@ -112,13 +120,7 @@ def test_a_stopped_worker_keeps_its_claims_until_it_is_dead(engine: Engine, star
         assert not reap(session, Email, lease=MOMENT)
         session.rollback()
         victim.signal(signal.SIGKILL)
-
-        def taken_back() -> int:
-            found = len(reap(session, Email, lease=LEASE))
-            session.commit()
-            return found
-
-        until(taken_back)
+        until(lambda: reaped(session, lambda own: reap(own, Email, lease=LEASE)))
     assert jobs(engine, "unclaimed") == 3
 
 
@@ -147,3 +149,95 @@ def rows(session: Session) -> list[tuple[object, ...]]:
     session.rollback()
     found = select(Email.status, Email.owner, Email.owner_date).order_by(Email.id)
     return [tuple(row) for row in session.execute(found)]
+
+
+# -- a step of a workflow -----------------------------------------------
+
+
+def send_and_wait(url: str, pipe: Connection) -> None:
+    """Work on videos until a video is to be sent, and report it."""
+
+    def send(video: Video) -> None:
+        pipe.send(video.title)
+        pipe.recv()
+
+    Worker(make_engine(url), videos(send=send, lease=LEASE), limit=2).run()
+
+
+def test_a_killed_workers_jobs_are_back_at_their_step(engine: Engine) -> None:
+    workflow = videos(lease=LEASE)
+    with Session(engine) as session:
+        first, second, third = add_videos(session, "a", "b", "c", max_attempts=3)
+        with Victim(engine, send_and_wait) as process:
+            process.hears()
+            session.rollback()
+            assert [first.status, second.status, third.status] == [S.SENDING, S.SENDING, S.UPLOADED]
+            session.rollback()
+
+        until(lambda: reaped(session, workflow.reap))
+        assert [(video.status, video.owner) for video in (first, second, third)] == [
+            *[(S.CHECKED, None)] * 2,
+            (S.UPLOADED, None),
+        ]
+        assert first.attempts == 1  # the killed one; those of the step before do not count
+
+
+# -- jobs that kill their workers ---------------------------------------
+
+AT_ONCE = ConstantBackoff(timedelta(0))
+
+
+def drain(url: str, _: Connection) -> None:
+    """Drain the queue, or die of it."""
+
+    def handler(task: Task) -> None:
+        if task.name == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    queue = JobQueue(Task, lease=LEASE, backoff=AT_ONCE)
+    Worker(make_engine(url), queue, handler, limit=2, drain=True).run()
+
+
+def end_of_worker(engine: Engine) -> int | None:
+    """Start a worker, as a supervisor does; return how it ended."""
+    with Victim(engine, drain) as worker:
+        worker.process.join(60)
+        return worker.process.exitcode
+
+
+def killed_until_failed(engine: Engine) -> int:
+    """Start workers until the poison job has failed; return how many were killed."""
+    ends: list[int | None] = []
+
+    def failed() -> bool:
+        ends.append(end_of_worker(engine))
+        return found(engine)["poison"][0] == "failed"
+
+    until(failed, 60)
+    return ends.count(-signal.SIGKILL)
+
+
+def found(engine: Engine) -> dict[str, tuple[str, int]]:
+    with Session(engine) as session:
+        return {task.name: (task.status, task.attempts) for task in session.scalars(select(Task))}
+
+
+def test_a_job_that_kills_its_worker_ends_in_failed_and_the_others_are_done(
+    engine: Engine,
+) -> None:
+    with Session(engine) as session:
+        add_tasks(session, "before", "poison", "beside", "behind")
+        session.execute(update(Task).where(Task.name == "poison").values(max_attempts=2))
+        session.commit()
+
+        assert killed_until_failed(engine) == 2
+        assert end_of_worker(engine) == 0
+
+        assert found(engine)["poison"] == ("failed", 2)
+        assert {status for status, _ in found(engine).values()} == {"failed", "done"}
+        (poison,) = session.scalars(select(Task).where(Task.status == "failed"))
+        assert str(poison.last_error).startswith("reaped, dead owner: ")
+
+        assert retry(session, poison) == [poison]
+        session.commit()
+        assert killed_until_failed(engine) == 2

@@ -21,13 +21,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import URL
 
 from tests.servers import debian
 from tests.support import until
 
-from .markdown import ROOT
+from .markdown import ROOT, code_blocks, page
 
 _BLOCK = re.compile(r"^```(python|sh|text|ini|dockerfile)\n(.*?)^```", re.M | re.S)
 _FILE = re.compile(r"# ([\w/.-]+\.(?:py|ini|csv|service))\n")
@@ -237,6 +240,40 @@ def part(page: str, heading: str) -> str:
     found = re.search(rf"^(#+) {re.escape(heading)}\n.*?(?=^\1 |\Z)", page, re.M | re.S)
     assert found is not None, heading
     return found[0]
+
+
+def divided(text: str, *beginnings: str) -> list[str]:
+    """Divide a page before lines that begin so."""
+    places = [0, *(text.index(f"\n{beginning}") for beginning in beginnings), len(text)]
+    return [text[begin:end] for begin, end in pairwise(places)]
+
+
+#: What makes a folder a project of Alembic's; the page's own files are beside it.
+ALEMBIC = {
+    "alembic.ini": "[alembic]\nscript_location = migrations\nprepend_sys_path = .\n",
+    "migrations/script.py.mako": "",
+    "migrations/versions/0001_tables.py": (
+        "revision, down_revision = '0001', None\ndef upgrade(): pass\ndef downgrade(): pass\n"
+    ),
+}
+
+
+def begin_migrations(following: Reader, imports: str) -> None:
+    """Write what Alembic and the tutorial give a project, with the first migration done."""
+    (environment,) = (
+        block
+        for block in code_blocks(page("docs/tutorial-fastapi.md"), "python")
+        if block.startswith("# migrations/env.py")
+    )
+    for name, content in ALEMBIC.items():
+        following.write(name, content)
+    own = environment.replace("from models import Base, engine", imports)
+    following.write("migrations/env.py", own)
+    following.run("alembic stamp 0001")
+
+
+def shown(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
 
 
 def free_ports(*names: str) -> dict[str, str]:

@@ -1,17 +1,13 @@
-"""docs/internals/architecture.md, compared with the sources and with TRANSITIONS."""
+"""docs/internals/architecture.md, compared with the sources; and the links of all pages."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import sa_jobqueue
-from sa_jobqueue import TRANSITIONS
-
-from .markdown import ROOT, code_blocks, page, table
+from .markdown import ROOT, page, table
 
 PAGE = page("docs/internals/architecture.md")
 PACKAGE = "sa_jobqueue"
@@ -30,25 +26,20 @@ def imports(module: str, *, at_load: bool = False) -> set[str]:
 
     Imports for typing alone count, too.
     """
-    package = module if SOURCES[module].name == "__init__.py" else module.rpartition(".")[0]
+    is_package = SOURCES[module].name == "__init__.py"
     found: set[str] = set()
     nodes: list[ast.AST] = [tree(module)]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.ImportFrom):
-            found.update(_imported(node, package))
+            parents = module.split(".")[: None if is_package else -1]
+            above = parents[: len(parents) + 1 - node.level] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            named = (f"{source}.{alias.name}" for alias in node.names)
+            found.update(name if name in SOURCES else source for name in named)
         elif not (at_load and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             nodes.extend(ast.iter_child_nodes(node))
     return found & SOURCES.keys()
-
-
-def _imported(node: ast.ImportFrom, package: str) -> Iterator[str]:
-    parents = package.split(".")
-    above = parents[: len(parents) + 1 - node.level] if node.level else []
-    source = ".".join([*above, *([node.module] if node.module else [])])
-    for alias in node.names:
-        inner = f"{source}.{alias.name}"
-        yield inner if inner in SOURCES else source
 
 
 def package_of(module: str) -> str:
@@ -64,12 +55,6 @@ def layers() -> dict[str, int]:
         for number, line in enumerate(table(PAGE, "layer"))
         for name in re.findall(r"`(\w+)`", line["packages"])
     }
-
-
-def arrows() -> set[tuple[str, str, str]]:
-    """Read the state diagram: from, to and verb of each arrow."""
-    (diagram,) = code_blocks(PAGE, "mermaid")
-    return set(re.findall(r"^\s*(\S+) --> (\S+) : (\w+)$", diagram, re.M))
 
 
 def test_a_module_imports_only_from_the_layers_below_its_own() -> None:
@@ -89,36 +74,6 @@ def test_a_module_imports_only_from_the_layers_below_its_own() -> None:
 
 def test_no_modules_import_each_other_directly_or_by_way_of_others() -> None:
     TopologicalSorter({module: imports(module, at_load=True) for module in SOURCES}).prepare()
-
-
-def test_the_name_of_a_dialect_is_read_in_dialects_only() -> None:
-    read = [
-        f"{module}:{node.lineno}: ask the Database for a capability"
-        for module in SOURCES
-        if package_of(module) != "dialects"
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.Attribute) and node.attr == "name" and _is_dialect(node.value)
-    ]
-
-    assert read == []
-
-
-def _is_dialect(node: ast.expr) -> bool:
-    name = getattr(node, "attr", None) or getattr(node, "id", None)
-    return name == "dialect"
-
-
-def test_the_state_diagram_shows_the_transitions_of_every_verb_that_there_is() -> None:
-    drawn = {(here, there, verb) for here, there, verb in arrows() if "[*]" not in (here, there)}
-
-    declared = {
-        (str(here), str(there), verb)
-        for verb, changes in TRANSITIONS.items()
-        if verb in sa_jobqueue.__all__
-        for here, there in changes
-    }
-
-    assert drawn == declared
 
 
 def test_pages_link_to_files_that_are_there() -> None:

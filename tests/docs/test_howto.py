@@ -1,4 +1,4 @@
-"""The how-to pages: their files are written and their commands are typed, as a reader does it."""
+"""The how-to pages and the tutorials: their files are written and their commands are typed."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Mapping
 from datetime import datetime
-from itertools import pairwise
+from http.cookiejar import CookieJar
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener, urlopen
 
 import pytest
 from sqlalchemy import URL, Column, DateTime, Engine, Integer, MetaData, Table, insert, text
-from sqlalchemy.orm import Session
 
 from tests.servers.errors import NotHere
 from tests.servers.pgbouncer import transaction_pooler
-from tests.support import make_engine, until
+from tests.support import until
 
-from .followed import Reader, free_ports, need_curl, part, reader
-from .markdown import code_blocks, page, run
+from .followed import (
+    Reader,
+    begin_migrations,
+    divided,
+    free_ports,
+    need_curl,
+    part,
+    reader,
+    shown,
+)
+from .markdown import code_blocks, page
 
 pytestmark = pytest.mark.timeout(400)
-
-#: What makes a folder a project of Alembic's; the page's own files are beside it.
-ALEMBIC = {
-    "alembic.ini": "[alembic]\nscript_location = migrations\nprepend_sys_path = .\n",
-    "migrations/script.py.mako": "",
-    "migrations/versions/0001_tables.py": (
-        "revision, down_revision = '0001', None\ndef upgrade(): pass\ndef downgrade(): pass\n"
-    ),
-}
-
 
 #: The module that pages take for granted.
 SHOP = """
@@ -65,30 +65,6 @@ outbox = JobQueue(Email)
 def send(email: Email) -> None:
     pass
 """
-
-
-def shown(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
-
-
-@pytest.fixture
-def database(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    yield engine
-    engine.dispose()
-
-
-def begin_migrations(following: Reader, module: str) -> None:
-    """Write what Alembic and the tutorial give a project, with the first migration done."""
-    (environment,) = (
-        block
-        for block in code_blocks(page("docs/tutorial-fastapi.md"), "python")
-        if block.startswith("# migrations/env.py")
-    )
-    for name, content in ALEMBIC.items():
-        following.write(name, content)
-    following.write("migrations/env.py", environment.replace("from models", f"from {module}"))
-    following.run("alembic stamp 0001")
 
 
 # The pages
@@ -131,14 +107,14 @@ def test_a_load_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.only_on("postgresql")
 def test_the_index_of_a_slow_claim_is_built_again(
-    database: Engine, fresh_database: URL, tmp_path: Path
+    engine: Engine, fresh_database: URL, tmp_path: Path
 ) -> None:
     howto = page("docs/howto-slow-claim.md")
     with reader(tmp_path, environment={"DATABASE_URL": shown(fresh_database)}) as following:
         following.write("shop.py", SHOP)
-        begin_migrations(following, "shop")
+        begin_migrations(following, "from shop import Base, engine")
         following.run("python -c 'from shop import *; Base.metadata.create_all(engine)'")
-        with database.begin() as connection:
+        with engine.begin() as connection:
             connection.execute(text("DROP INDEX ix_email_claim"))
 
         following.follow(howto)
@@ -172,11 +148,11 @@ ORDERS = Table(
 
 @pytest.mark.only_on("postgresql")
 def test_the_old_orders_of_a_large_table_become_no_jobs(
-    database: Engine, fresh_database: URL, tmp_path: Path
+    engine: Engine, fresh_database: URL, tmp_path: Path
 ) -> None:
     rows = 10_000
-    ORDERS.create(database)
-    with database.begin() as connection:
+    ORDERS.create(engine)
+    with engine.begin() as connection:
         shipped = datetime(2020, 1, 1)
         connection.execute(
             insert(ORDERS),
@@ -187,18 +163,18 @@ def test_the_old_orders_of_a_large_table_become_no_jobs(
             page("docs/howto-adopt-a-large-table.md"), "Write the migration with"
         )
         following.follow(model)
-        begin_migrations(following, "models")
+        begin_migrations(following, "from models import Base, engine")
 
         following.follow(migration)
 
         following.run("alembic downgrade 0001")
-    with database.connect() as connection:
+    with engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM orders")) == rows
 
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.xdist_group("pgbouncer")
-def test_a_worker_runs_on_pgbouncer(database: Engine, fresh_database: URL, tmp_path: Path) -> None:
+def test_a_worker_runs_on_pgbouncer(engine: Engine, fresh_database: URL, tmp_path: Path) -> None:
     howto = page("docs/howto-pgbouncer.md")
     try:
         with transaction_pooler(fresh_database) as pooled:
@@ -263,32 +239,25 @@ def stop_while_a_job_runs(following: Reader, command: str) -> None:
     ],
 )
 def test_the_programs_of_the_page_serve_counts_and_depth(
-    heading: str, command: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heading: str, command: str | None, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DATABASE_URL", raising=False)
     ports = free_ports("9100")
     replaced = {**ports, "/run/shop": str(tmp_path / "counts")}
     with reader(
         tmp_path, replaced=replaced, environment={"SA_JOBQUEUE_URL": "sqlite:///shop.db"}
     ) as following:
         following.write("shop/queues.py", SHOP)
-        insert_twenty()
+        following.run(
+            "python -c 'from shop.queues import *; from sqlalchemy.orm import Session\n"
+            "Base.metadata.create_all(engine); s = Session(engine)\n"
+            "s.add_all([Email() for _ in range(20)]); s.commit()'"
+        )
 
         following.follow(part(page("docs/observability.md"), heading))
         if command is not None:
             following.terminals.append(following.open_terminal(command))
 
         until(lambda: all_twenty_are_counted(f"http://127.0.0.1:{ports['9100']}/metrics"), 60)
-
-
-def insert_twenty() -> None:
-    """Insert twenty jobs into the database of that module."""
-    names = run(SHOP)
-    names["Base"].metadata.create_all(names["engine"])
-    with Session(names["engine"]) as session, session.begin():
-        session.add_all([names["Email"]() for _ in range(20)])
-    names["engine"].dispose()
 
 
 def all_twenty_are_counted(address: str) -> bool:
@@ -302,7 +271,55 @@ def all_twenty_are_counted(address: str) -> bool:
     return finished in found and 'jobqueue_due_jobs{queue="email"} 0.0' in found
 
 
-def divided(text: str, *beginnings: str) -> list[str]:
-    """Divide a page before lines that begin so."""
-    places = [0, *(text.index(f"\n{beginning}") for beginning in beginnings), len(text)]
-    return [text[begin:end] for begin, end in pairwise(places)]
+TUTORIALS = {"fastapi": "docs/tutorial-fastapi.md", "flask": "docs/tutorial-flask.md"}
+
+
+@pytest.mark.parametrize("framework", TUTORIALS)
+def test_a_tutorial_leads_where_it_says(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+
+    follow_tutorial(page(TUTORIALS[framework]), tmp_path)
+
+    assert sorted(path.name for path in (tmp_path / "mailbox").iterdir()) == [
+        "ann@example.com",
+        "bo@example.com",
+    ]
+
+
+def follow_tutorial(
+    tutorial: str, folder: Path, *, replaced: Mapping[str, str] | None = None, **options: Any
+) -> None:
+    """Follow a tutorial, and retry a job on its web page when the page says so."""
+    need_curl()
+    typing, clicking = tutorial.split("Open this address in a browser")
+    replaced = {**free_ports("8000", "8001"), **(replaced or {})}
+    with reader(folder, replaced=replaced, **options) as following:
+        following.follow(typing)
+        retry_on_the_page(following)
+        following.follow(clicking)
+
+
+def retry_on_the_page(following: Reader) -> None:
+    """Open the address that was printed, go to the failed job, tick it and retry it."""
+    address = following.terminals[-1].printed.split()[0]
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    overview = get(browser, address)
+    link = re.search(r'href="([^"]*)">jobs:outbox<', overview)
+    assert link is not None, overview
+    queue = address.partition("/?")[0] + link[1]
+
+    failed = get(browser, queue)
+    assert "FileNotFoundError" in failed
+    (key,) = re.findall(r'name="key" value="(\d+)"', failed)
+    assert "Retry…" in failed
+    chosen = {"verb": "retry", "show": "failed", "key": key}
+    assert "Nothing has been changed yet" in get(browser, queue, chosen)
+    get(browser, queue, {**chosen, "confirm": "yes"})
+
+
+def get(browser: OpenerDirector, address: str, form: dict[str, str] | None = None) -> str:
+    """Ask for a page, or send a form as a browser does."""
+    data = None if form is None else urlencode(form).encode()
+    request = Request(address, data, {"Sec-Fetch-Site": "same-origin"})
+    with browser.open(request, timeout=30) as answer:
+        return str(answer.read().decode())

@@ -1,4 +1,4 @@
-"""The README's commands are those of CI, its code runs, and its links lead to files here.
+"""The README's code runs, and its links lead to files here.
 
 The package index shows the README, where a relative link leads nowhere.
 """
@@ -12,18 +12,7 @@ import sys
 from configparser import ConfigParser
 from pathlib import Path
 
-import pytest
-
-from sa_jobqueue.dialects import Database
-from sa_jobqueue.dialects.mariadb import MariaDB
-from sa_jobqueue.dialects.mysql import MySQL
-from sa_jobqueue.dialects.postgresql import PostgreSQL
-from sa_jobqueue.dialects.sqlite import SQLite
-
-from .markdown import ROOT, code_blocks, page, table
-
-DEMO = "python3 -m venv .venv && .venv/bin/pip install -e '.[cli]' && .venv/bin/sa-jobqueue demo"
-TEST = "python3 -m venv .venv && .venv/bin/pip install tox && .venv/bin/tox"
+from .markdown import ROOT, code_blocks, page
 
 README = page("README.md")
 
@@ -64,12 +53,6 @@ def test_links_lead_to_files_and_headings() -> None:
         assert not anchor or anchor in anchors(page(path)), link
 
 
-def test_the_first_two_commands_are_the_demo_and_the_tests() -> None:
-    commands = [line for block in code_blocks(README, "sh") for line in block.splitlines()]
-
-    assert commands[:2] == [DEMO, TEST]
-
-
 def test_the_code_of_the_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
     script = tmp_path / "readme.py"
     script.write_text("\n".join(code_blocks(README, "python")), encoding="utf-8")
@@ -88,21 +71,3 @@ def test_the_code_of_the_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == [
         "to anna@example.org",
     ]
-
-
-@pytest.mark.parametrize(
-    ("database", "versions"),
-    [
-        (PostgreSQL, "13 and later"),
-        (MySQL, "5.7"),
-        (MariaDB, "10.3"),
-        (SQLite, "3.35 and later"),
-    ],
-)
-def test_the_table_of_databases_has_the_oldest_versions_that_are_served(
-    database: type[Database], versions: str
-) -> None:
-    rows = [row for row in table(README, "database") if database.title in row["database"]]
-
-    assert versions.split(" ")[0] == ".".join(map(str, database.minimum))
-    assert any(versions in row["versions"] for row in rows)

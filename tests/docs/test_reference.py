@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
-
-import click
-import pytest
-
-from sa_jobqueue.cli import cli
 
 from .markdown import ROOT, page
 from .plain_english import findings, pages, shown
@@ -64,30 +57,6 @@ def public() -> set[str]:
     return set(names.values())
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
-    """Yield the docstrings of all entries, and of their methods and properties."""
-    for name in sorted(documented()):
-        module, _, attribute = name.rpartition(".")
-        entry = getattr(import_module(module), attribute)
-        members = vars(entry) if isinstance(entry, type) else {}
-        yield name, described(entry)
-        for member, value in members.items():
-            if not member.startswith("_"):
-                yield f"{name}.{member}", described(getattr(value, "__func__", value))
-
-
-def described(value: object) -> str:
-    """Return the docstring of a class, a function or a property."""
-    own = inspect.isclass(value) or inspect.isroutine(value) or isinstance(value, property)
-    return (inspect.getdoc(value) or "") if own else ""
-
-
-def as_paragraphs(docstring: str) -> str:
-    """Make a paragraph of each argument, attribute and exception."""
-    text = re.sub(r"^(?:Args|Attributes|Raises|Returns|Yields):$", "", docstring, flags=re.M)
-    return re.sub(r"^ {4}(?=[\w, ]+: )", "\n", text, flags=re.M)
-
-
 def imported_by_pages() -> set[str]:
     """Return what the pages' code imports of the internal packages."""
     code = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md"))
@@ -122,27 +91,7 @@ def test_pages_import_from_public_packages() -> None:
     assert imported_by_pages() - {"sa_jobqueue.cli.cli"} == set()
 
 
-def test_docstrings_of_the_reference_are_in_plain_english() -> None:
-    found = [
-        f"{name}: {finding.complaint}: {finding.sentence}"
-        for name, docstring in docstrings()
-        for finding in findings(as_paragraphs(docstring))
-    ]
-
-    assert found == []
-
-
 def test_the_pages_are_in_plain_english() -> None:
     found = [shown(name, finding) for name in pages() for finding in findings(page(name))]
 
     assert "\n".join(found) == ""
-
-
-@pytest.mark.parametrize("name", cli.commands)
-def test_a_help_text_is_in_plain_english(name: str) -> None:
-    command = cli.commands[name]
-    options = [option for option in command.params if isinstance(option, click.Option)]
-
-    texts = [command.help or "", *(option.help or "" for option in options)]
-
-    assert [finding for text in texts for finding in findings(text)] == []

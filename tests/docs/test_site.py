@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sa_jobqueue import TRANSITIONS, JobStatus
-
 from .building import ROOT, built_site
-from .markdown import page
 
 pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.timeout(600)]
 
@@ -69,20 +66,3 @@ def test_llms_txt_has_a_line_for_each_page(site: Path) -> None:
 
     listed = re.findall(r"^- \[.+\]\(https://[^/]+/en/latest/(\S+)\.html\): \S.*$", text, re.M)
     assert sorted(listed) == sorted(PAGES)
-
-
-def test_the_drawn_life_of_a_job_has_the_changes_of_the_code() -> None:
-    drawing = page("docs/images/job-life.svg")
-
-    drawn = {tuple(found.split()) for found in re.findall(r'data-change="([^"]+)"', drawing)}
-
-    changes = {
-        (before.value, after.value, verb)
-        for verb, pairs in TRANSITIONS.items()
-        for before, after in pairs
-    }
-    assert drawn <= changes
-    assert {change for change in changes - drawn if change[0] == "claimed"} == {
-        ("claimed", "failed", "reap")
-    }
-    assert set(re.findall(r'data-status="(\w+)"', drawing)) == set(JobStatus)

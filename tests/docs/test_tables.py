@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
 import click
@@ -16,9 +15,14 @@ from prometheus_client.metrics import MetricWrapperBase
 from sqlalchemy import create_engine
 
 import sa_jobqueue
+from sa_jobqueue import TRANSITIONS, ArgumentError, JobStatus
+
+# Inner: the diagram of bulk loads is compared with the table that the manager obeys.
 from sa_jobqueue.bulk.log import TRANSITIONS as LOAD_TRANSITIONS
 from sa_jobqueue.cli import cli
-from sa_jobqueue.doctor.run_checks import CHECKS
+from sa_jobqueue.doctor import examine
+
+# Inner: the options of a class and their defaults stand in no public place.
 from sa_jobqueue.model.status import QueueArgs
 from sa_jobqueue.prometheus import QueueCollector, count_events
 from tests.models import Email
@@ -29,20 +33,45 @@ from .markdown import ROOT, code_blocks, page, table
 def test_the_page_of_the_doctor_explains_each_check() -> None:
     explained = [line["check"] for line in table(page("docs/doctor.md"), "check")]
 
-    assert sorted(explained) == sorted(CHECKS)
+    with pytest.raises(ArgumentError) as refused:
+        examine(create_engine("sqlite://"), Email, checks=["?"])
+    known = re.findall(r"\w+", str(refused.value).partition(" of ")[2].partition(", and not")[0])
+
+    assert sorted(explained) == sorted(known)
 
 
-def test_the_diagram_of_bulk_loads_shows_every_transition_and_no_other() -> None:
-    (diagram,) = code_blocks(page("docs/bulk.md"), "mermaid")
+def drawn(name: str) -> set[tuple[str, str, str]]:
+    """Read the arrows of a page's state diagram: from, to, and verb."""
+    (diagram,) = code_blocks(page(name), "mermaid")
+    return set(re.findall(r"^\s*(\w+) --> (\w+) : (\w+)$", diagram, re.M))
 
-    drawn = set(re.findall(r"^\s*(\w+) --> (\w+) : (\w+)$", diagram, re.M))
 
-    assert drawn == {
+def changes(transitions: Mapping[str, Iterable[tuple[str, str]]]) -> set[tuple[str, str, str]]:
+    """Give the same of the code."""
+    return {
         (str(here), str(there), verb)
-        for verb, changes in LOAD_TRANSITIONS.items()
-        for here, there in changes.items()
+        for verb, pairs in transitions.items()
+        for here, there in pairs
     }
-    assert len(drawn) == diagram.count("-->")
+
+
+def test_the_diagrams_show_every_transition_and_no_other() -> None:
+    public = {verb: TRANSITIONS[verb] for verb in TRANSITIONS if verb in sa_jobqueue.__all__}
+    loads = {verb: pairs.items() for verb, pairs in LOAD_TRANSITIONS.items()}
+
+    assert drawn("docs/internals/architecture.md") == changes(public)
+    assert drawn("docs/bulk.md") == changes(loads)
+
+
+def test_the_drawn_life_of_a_job_has_the_changes_of_the_code() -> None:
+    drawing = page("docs/images/job-life.svg")
+
+    arrows = {tuple(found.split()) for found in re.findall(r'data-change="([^"]+)"', drawing)}
+
+    left_out = {change for change in changes(TRANSITIONS) - arrows if change[0] == "claimed"}
+    assert arrows <= changes(TRANSITIONS)
+    assert left_out == {("claimed", "failed", "reap")}
+    assert set(re.findall(r'data-status="(\w+)"', drawing)) == set(JobStatus)
 
 
 def test_the_tables_have_each_metric_with_its_labels() -> None:
@@ -83,56 +112,11 @@ def default_text(value: object) -> str:
     return str(value) if isinstance(value, int) else "none"
 
 
-def test_the_policies_delay_as_the_table_of_retries_says() -> None:
-    known = {**vars(sa_jobqueue), "timedelta": timedelta}
-    lines = table(page("docs/retries.md"), "policy")
-    units = (timedelta(minutes=1), timedelta(seconds=1))
-    for line, unit in zip(lines, units, strict=False):
-        policy = eval(line["policy"].strip("`"), known)
-        numbers = re.findall(r"\d+", line["after the attempts 1, 2, 3, .."])
-        for attempt, number in enumerate(numbers[:3], start=1):
-            assert 0.9 <= policy(attempt) / (int(number) * unit) <= 1, (line, attempt)
-        assert policy(99) <= timedelta(hours=1)
-
-
-def rates(adapter: str) -> list[float]:
-    """Return what an adapter drains a second, in batches of 1, 10 and 100."""
-    rows = table(page("docs/performance.md"), "jobs a second = ratio to the loop")
-    row = next(row for row in rows if row["jobs a second = ratio to the loop"] == adapter)
-    cells = (row[f"batch {size}"] for size in (1, 10, 100))
-    return [float(cell.split(" ")[0].replace(",", "")) for cell in cells]
-
-
-def test_the_ratios_to_pgqueuer_are_those_that_were_measured() -> None:
-    ours, theirs = rates("PostgreSQL, Worker"), rates("PostgreSQL, PgQueuer 1.6.0")
-
-    one, ten, hundred = (f"{a / b:.2f}" for a, b in zip(ours, theirs, strict=True))
-
-    assert f"drained {one}, {ten} and {hundred} times" in " ".join(
-        page("docs/comparison.md").split()
-    )
-
-
-LEVELS = ("debug", "info", "warning", "error", "critical")
-
-
 def logged(source: str) -> Iterator[tuple[str, str]]:
     """List logger and level of every line that a module logs."""
-    nodes = list(ast.walk(ast.parse(source)))
-    loggers = {
-        target.id: ast.literal_eval(node.value.args[0])
-        for node in nodes
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and ast.unparse(node.value.func) == "logging.getLogger"
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name = ast.unparse(node.func.value)
-            if name in loggers and node.func.attr in LEVELS:
-                yield loggers[name], node.func.attr.upper()
+    for name, logger in re.findall(r'^(\w+) = logging.getLogger\("(.+)"\)$', source, re.M):
+        levels = re.findall(rf"\b{name}\.(debug|info|warning|error|critical)\(", source)
+        yield from ((logger, level.upper()) for level in levels)
 
 
 def test_the_table_of_loggers_is_what_the_code_logs() -> None:

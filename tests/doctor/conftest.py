@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine
 
-from sa_jobqueue.model.mapping import mapping_of
 from tests.support import make_engine
 
 from .models import Base, Mail
@@ -18,6 +17,6 @@ def engine(db_url: URL) -> Iterator[Engine]:
     """An engine with an empty table of mails, as its model declares it."""
     engine = make_engine(db_url)
     Base.metadata.drop_all(engine)
-    mapping_of(Mail).table.create(engine)
+    Mail.__table__.create(engine)  # type: ignore[attr-defined]  # it is a Table
     yield engine
     engine.dispose()

@@ -19,8 +19,7 @@ class Pooler(Proxy):
     """Forward connections to a server, and greet clients with a number of our own."""
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        to_client = sink.getsockname() == self._listener.getsockname()
-        if to_client:
+        if self._is_client(sink):
             sink.sendall(renumbered(greeting(source)))
         super()._forward(source, sink)
 

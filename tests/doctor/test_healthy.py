@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Column, Engine, Integer, NullPool, String, event, insert, select, text
+from sqlalchemy import URL, Column, Engine, Integer, event, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, declarative_base
 
@@ -26,7 +26,6 @@ from .models import (
     Mail,
     Subscription,
     add_mails,
-    advisory,
     analyze,
     examined,
     found,
@@ -82,50 +81,6 @@ def test_a_claim_that_marks_nothing_needs_no_reap_index(engine: Engine) -> None:
     replace_index(engine, "reap")
 
     assert unwell(engine, JobQueue(Mail, strategy="held")) == []
-
-
-@pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize(
-    "queue",
-    [
-        advisory(),
-        advisory(order_by=Subscription.mailed),
-        advisory(order_by=[Subscription.mailed.desc(), Subscription.id.desc()]),
-        advisory(Subscription.kind == 1, Subscription.mailed == 0, order_by=Subscription.id),
-        advisory(Subscription.kind == 1, Subscription.mailed.between(0, 7)),
-        advisory(order_by=(Subscription.kind, Subscription.mailed)),
-    ],
-)
-def test_one_index_serves_equality_range_and_key_of_a_plain_class(
-    engine: Engine, queue: JobQueue[Subscription]
-) -> None:
-    Base.metadata.create_all(engine)
-    rows = "SELECT mod(n, 10), 0, 7 FROM generate_series(1, 20000) AS n"
-    run(engine, f"INSERT INTO doctor_subscription (kind, mailed, round) {rows}")
-    analyze(engine, "doctor_subscription")
-
-    report = examined(engine, queue, "index")
-
-    assert report.findings == ()
-    assert "ix_due (kind, mailed, id) fits the claim" in [fact.message for fact in report.facts]
-
-
-@pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
-@pytest.mark.parametrize("name", ["100%", "it's", 'say "so"', "$sa$", "a:b"])
-def test_the_indexes_of_a_queue_of_any_name_are_known(fresh_database: URL, name: str) -> None:
-    engine = make_engine(fresh_database, poolclass=NullPool)
-    base = declarative_base()
-    body = {
-        "__tablename__": f"mails {name}",
-        "__queue_args__": {"per_key": "account"},
-        "id": Column(Integer, primary_key=True),
-        "account": Column(name, String(20)),
-    }
-    mail: Any = type("Mail", (JobMixin.named(status=f"{name} status"), base), body)
-    base.metadata.create_all(engine)
-
-    assert unwell(engine, JobQueue(mail, serial_by=mail.account)) == []
-    engine.dispose()
 
 
 @pytest.mark.only_on(*SERVERS)

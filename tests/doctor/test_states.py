@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import URL, Connection, Engine, NullPool, func, text
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.dialects import database_of_engine
-from sa_jobqueue.doctor import Finding, Severity
+from sa_jobqueue.doctor import Finding, Severity, examine
+from tests.contract.owners.restricted_user import restricted_user
 from tests.models import Base as Models
 from tests.models import Message
 from tests.servers import DATABASES
-from tests.support import until
+from tests.servers.errors import NotHere
+from tests.servers.pgbouncer import transaction_pooler
+from tests.support import SERVERS, is_like, make_engine, until
 
 from .models import (
     Base,
@@ -30,9 +35,10 @@ from .models import (
     replace_index,
     run,
 )
+from .pooler import Pooler
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
-SERVERS, INNODB = ("postgresql", "mysql", "mariadb"), ("mysql", "mariadb")
+INNODB = ("mysql", "mariadb")
 PARTIAL = ("postgresql", "sqlite")
 
 Make = Callable[[Engine], Any]
@@ -190,8 +196,7 @@ def test_a_state_that_harms_claims_is_found(
 
     (finding,) = found(engine, queue, said.partition("[")[2].partition("]")[0])
 
-    pattern = ".*".join(re.escape(part.strip()) for part in said.split(" .. "))
-    assert re.match(pattern, str(finding), re.DOTALL), f"{finding} is not like {said}"
+    assert is_like(str(finding), said)
 
 
 @pytest.mark.only_on("sqlite")
@@ -203,13 +208,62 @@ def test_what_the_other_checks_need_is_the_only_finding(engine: Engine) -> None:
     assert [each.check for each in (*unable, *absent)] == ["strategy", "table"]
 
 
-def test_an_index_that_is_short_is_found_in_a_full_table_too(engine: Engine) -> None:
-    replace_index(engine, "claim", "status, id")
-    add_mails(engine, 5_000)
+OF_RECIPIENT = JobQueue(
+    Mail, Mail.recipient == "r", order_by=(Mail.recipient.desc(), Mail.priority)
+)
+BY_CHANNEL = JobQueue(Message, Message.channel == "sms")
 
-    (finding,) = found(engine, Mail, "index")
 
-    assert finding.severity is ERROR
+KIND, MAILED, KEY = Subscription.kind, Subscription.mailed, Subscription.id
+
+
+@pytest.mark.by_turns(*DATABASES)
+@pytest.mark.parametrize(
+    ("queue", "columns", "fits"),
+    [
+        (JobQueue(Mail), "status, priority, id, recipient", True),
+        (JobQueue(Mail), "status, priority DESC, id DESC", True),
+        (JobQueue(Mail), "status", False),
+        (JobQueue(Mail), "status, id, priority", False),
+        (JobQueue(Mail), "status, priority DESC, id", False),
+        (JobQueue(Mail), "status, owner, priority, id", False),
+        (JobQueue(Mail), "priority, id", False),
+        (OF_RECIPIENT, "status, recipient, priority, id", True),
+        (OF_RECIPIENT, "recipient, status, priority, id", True),
+        (OF_RECIPIENT, "status, priority, recipient, id", True),
+        (OF_RECIPIENT, "status, priority, id", True),
+        (OF_RECIPIENT, "status, touched, priority, id", False),
+        (JobQueue(Mail, order_by=func.lower(Mail.recipient)), "status, id", False),
+        (BY_CHANNEL, "channel, message_status, sequence DESC, id", True),
+        (BY_CHANNEL, "message_status, channel, sequence DESC, id", True),
+        *(
+            pytest.param(queue, columns, fits, marks=ON_POSTGRESQL)
+            for queue, columns, fits in [
+                (advisory(), "kind, mailed", True),
+                (advisory(), "kind, id", False),
+                (advisory(), "kind", False),
+                (advisory(KIND == 1), "kind", True),
+                (advisory(order_by=MAILED), "kind, mailed, id", True),
+                (advisory(order_by=[MAILED.desc(), KEY.desc()]), "kind, mailed, id", True),
+                (advisory(KIND == 1, MAILED == 0, order_by=KEY), "kind, mailed, id", True),
+                (advisory(KIND == 1, MAILED.between(0, 7)), "kind, mailed, id", True),
+                (advisory(order_by=(KIND, MAILED)), "kind, mailed, id", True),
+            ]
+        ),
+    ],
+)
+def test_an_index_fits_that_leads_to_the_jobs_in_order(
+    engine: Engine, queue: JobQueue[Any], columns: str, fits: bool
+) -> None:
+    for base in (Base, Models):
+        base.metadata.create_all(engine)
+    replace_index(engine, "claim", columns, of=queue.entity)
+
+    misfits = [each for each in found(engine, queue, "index") if each.severity is ERROR]
+
+    assert (misfits == []) is fits
+    if queue.entity is Message:
+        Models.metadata.tables["message"].drop(engine)
 
 
 @pytest.mark.only_on("postgresql")
@@ -289,16 +343,145 @@ def test_settings_that_make_the_server_refuse_statements_are_named(
     assert all(message in each.message for each in said)
 
 
-@pytest.mark.only_on(*INNODB)
-def test_plans_in_a_form_that_nobody_knows_are_no_verdict(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+NOW = timedelta(0)
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Keep a transaction open that has read something."""
+    level = "REPEATABLE READ"
+    with engine.connect().execution_options(isolation_level=level) as connection:
+        connection.execute(text("SELECT count(*) FROM doctor_mail"))
+        yield connection
+        connection.rollback()
+
+
+def snapshots(engine: Engine, age: timedelta = NOW) -> list[Finding]:
+    return list(examine(engine, Mail, checks=["snapshot"], old_snapshot=age).findings)
+
+
+def number_of(connection: Connection) -> int:
+    ask = "pg_backend_pid()" if connection.dialect.name == "postgresql" else "connection_id()"
+    return int(connection.execute(text(f"SELECT {ask}")).scalar_one())
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("options", [{}, {"isolation_level": "AUTOCOMMIT"}])
+def test_the_session_that_keeps_the_oldest_snapshot_is_named(
+    engine: Engine, options: dict[str, Any]
 ) -> None:
-    """As those of TiDB, for which assume_locks() was called."""
-    examination = type(database_of_engine(engine).examination())
-    monkeypatch.setattr(examination, "explain_words", "EXPLAIN FORMAT=JSON")
+    ours = engine.execution_options(**options)
+    with reading(engine) as connection:
+        (finding,) = snapshots(ours)
+        young = examine(ours, Mail, checks=["snapshot"], old_snapshot=timedelta(days=1))
+        number = number_of(connection)
 
-    (finding,) = found(engine, Mail, "index")
+    told = re.match(
+        r"the snapshot of (?:session|connection) (\d+) of \w+.* is .*s old", finding.message
+    )
+    assert told, finding.message
+    assert finding.severity is Severity.WARNING
+    assert f"({told[1]})" in finding.fix or f"KILL {told[1]}" in finding.fix
+    assert engine.dialect.name != "postgresql" or int(told[1]) == number
+    assert "snapshot" in [fact.check for fact in young.facts]
 
-    assert finding.is_unchecked
-    assert "prints plans in a form of its own" in finding.message
-    assert "sa-jobqueue sql" in finding.fix
+
+@pytest.mark.by_turns(*INNODB)
+@pytest.mark.parametrize(
+    ("question", "answer", "message", "fix"),
+    [
+        pytest.param(
+            "SELECT t.trx_mysql_thread_id",
+            "SELECT 0, NULL, NULL, NULL, NULL, 90",
+            "the snapshot of a prepared XA transaction is 1m 30s old",
+            "XA RECOVER",
+            marks=pytest.mark.only_on(*INNODB),
+        ),
+        pytest.param(
+            "(SELECT 'session '",
+            "SELECT 'the replication slot old', NULL, 'SELECT pg_drop_replication_slot'",
+            "the replication slot old is 10,000 transactions or more old",
+            "SELECT pg_drop_replication_slot",
+            marks=pytest.mark.only_on("postgresql"),
+        ),
+    ],
+    ids=["xa", "slot"],
+)
+def test_what_keeps_dead_rows_without_a_session_is_a_finding(
+    engine: Engine, question: str, answer: str, message: str, fix: str
+) -> None:
+    with answering(engine, question, answer):
+        (finding,) = snapshots(engine, timedelta(minutes=1))
+
+    assert message in finding.message
+    assert fix in finding.fix
+
+
+# -- privileges ---------------------------------------------------------
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_what_a_restricted_user_does_not_see_is_named_with_its_grant(
+    engine: Engine, db_alias: str
+) -> None:
+    privilege = "pg_read_all_stats" if db_alias == "postgresql" else "PROCESS"
+    with restricted_user(engine) as theirs:
+        user = str(theirs.url.username)
+        (owners,), (snapshot,) = found(theirs, Mail, "owners"), found(theirs, Mail, "snapshot")
+
+    assert "does not see other users'" in owners.message
+    assert (owners.is_unchecked, snapshot.is_unchecked) == (False, True)
+    for finding in (owners, snapshot):
+        assert finding.fix.startswith(f"GRANT {privilege}")
+        assert user in finding.fix
+
+
+@pytest.mark.only_on("postgresql")
+def test_what_the_database_refuses_is_in_the_report(engine: Engine) -> None:
+    with restricted_user(engine) as theirs:
+        run(engine, f"REVOKE ALL ON doctor_mail FROM {theirs.url.username}")
+
+        report = examined(theirs, Mail)
+
+    (finding,) = (each for each in report.findings if each.check == "table")
+    assert "could not be checked, because the database says: permission denied" in finding.message
+    assert finding.fix.startswith("grant this user")
+
+
+# -- poolers ------------------------------------------------------------
+
+
+@pytest.fixture
+def through_pgbouncer(db_url: URL) -> Iterator[Engine]:
+    """An engine whose transactions run on whatever server connection is free."""
+    try:
+        with transaction_pooler(db_url) as url:
+            engine = make_engine(url)
+            yield engine
+            engine.dispose()
+    except NotHere as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_transaction_pooler_is_found(engine: Engine, through_pgbouncer: Engine) -> None:
+    Base.metadata.create_all(engine)
+    (finding,) = found(through_pgbouncer, Mail, "pooler")
+    (by_advisory_locks,) = found(through_pgbouncer, advisory(), "pooler")
+
+    severities = (finding.severity, by_advisory_locks.severity)
+    assert severities == (Severity.WARNING, Severity.ERROR)
+    assert "a pooler such as PgBouncer" in finding.message
+    assert "direct URL" in finding.fix
+
+
+@pytest.mark.only_on(*INNODB)
+def test_a_pooler_that_greets_by_a_number_of_its_own_is_found(engine: Engine) -> None:
+    with Pooler(engine.url) as pooler:
+        (finding,) = found(make_engine(pooler.url, poolclass=NullPool), Mail, "pooler")
+
+    assert finding.severity is Severity.WARNING
+    assert "a pooler such as ProxySQL or MaxScale" in finding.message
+    assert found(engine, Mail, "pooler") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +11,6 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Claim, ClaimLost, reap
 from tests.evidence.checker import Fault, check_files
 from tests.evidence.ledger import Ledger
 
@@ -55,25 +53,3 @@ class Bench:
                 session.add(entity)
                 session.flush()
             session.commit()
-
-    def take_all_back(self, entity: type[Any]) -> None:
-        """Reap every claim, by force."""
-        with self.session() as session:
-            reap(session, entity, max_runtime=ALL)
-            session.commit()
-
-
-def committed(session: Session, claim: Callable[..., Claim[Any]], **arguments: Any) -> Claim[Any]:
-    """Claim and commit."""
-    claimed = claim(session, **arguments)
-    session.commit()
-    return claimed
-
-
-def tried(session: Session, finish: Callable[..., None], claimed: Claim[Any], **how: Any) -> None:
-    """Finish a claim that may be lost, and commit."""
-    try:
-        finish(session, claimed, **how)
-    except ClaimLost:
-        session.rollback()
-    session.commit()

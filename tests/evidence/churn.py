@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -31,7 +31,7 @@ from tests.evidence.bench import Bench
 from tests.evidence.ledger import Ledger
 from tests.models import Email, Task
 from tests.processes import FORKSERVER
-from tests.support import make_engine
+from tests.support import make_engine, with_begin
 
 QUEUES: tuple[Callable[[], JobQueue[Any]], ...] = (
     lambda: JobQueue(Task),
@@ -78,18 +78,7 @@ def churn(url: str, path: str, owner: str, seconds: float, options: dict[str, An
 def _engine(url: str, options: dict[str, Any]) -> Engine:
     """Make an engine whose transactions begin before their first savepoint, on SQLite too."""
     engine = make_engine(url, **options)
-    if engine.url.get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _begin_nothing)
-        event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _begin_nothing(driver: Any, record: object) -> None:
-    driver.isolation_level = None
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    return with_begin(engine) if engine.url.get_backend_name() == "sqlite" else engine
 
 
 def _anything(session: Session, dice: random.Random, queue: JobQueue[Any], owner: str) -> None:

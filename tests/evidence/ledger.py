@@ -20,10 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+# Inner: public listeners are not called for what was rolled back, nor told of statuses' meaning.
 from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.events import Event, EventJob
-
-# Listeners of the public kind are not called for what was rolled back.
 from sa_jobqueue.events.event import Recorder
 from sa_jobqueue.events.listeners import add_listener, remove_listener
 from sa_jobqueue.model.mapping import QueueMapping, any_mapping_of

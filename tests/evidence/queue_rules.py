@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from sa_jobqueue.owners.alive import SEPARATOR, is_connection_owner  # which owners can be dead
+# Inner: only names say which owners can be dead, and these two know the names.
+from sa_jobqueue.owners.alive import SEPARATOR, is_connection_owner
 
 from .history import Entry, History, Row
 from .row_rules import Found, Held, RowStory

@@ -1,4 +1,12 @@
-"""Histories written by hand, an entry at a time."""
+"""Histories written by hand, a step at a time.
+
+::
+
+    Written(folder).tell("claim a 1; reap a 1; claim b 2 attempts=2 file=other")
+
+A step is a verb, the owner, the seconds of its dates by the database's clock, and what else is said
+of it. Each step is noted a second after the one before it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 EVENTS = {
+    "claim": "after_claim",
     "complete": "after_finish",
     "fail": "after_fail",
     "release": "after_release",
@@ -23,7 +32,7 @@ def moment(second: int) -> str:
 
 
 class Written:
-    """The files of a run; each line is noted a second after the one before it."""
+    """The files of a run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -33,42 +42,63 @@ class Written:
     def files(self) -> list[Path]:
         return sorted(self._folder.glob("*.jsonl"))
 
-    def claim(self, owner: str, second: int, *, attempts: int = 1, **more: Any) -> None:
-        """Write a claim, at a second by the database's clock."""
-        self.note("claim", owner, second, event="after_claim", attempts=attempts, **more)
+    def tell(self, history: str) -> None:
+        """Write steps that are divided by semicolons."""
+        for step in history.split(";"):
+            verb, *words = step.split()
+            said: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
+            said = {name: int(value) if value.isdigit() else value for name, value in said.items()}
+            seconds = [int(word) for word in words if word.isdigit()]
+            owners = [word for word in words if "=" not in word and not word.isdigit()]
+            self._note(verb, *owners[:1], seconds=seconds, **said)
 
-    def note(
+    def _note(
         self,
         verb: str,
         owner: str | None = None,
-        *seconds: int,
+        *,
+        seconds: list[int],
         key: int = 7,
         event: str | None = None,
-        end: str | None = "committed",
+        end: str = "committed",
         at: int | None = None,
         file: str = "history",
         fence: str = "claimed",
         attempts: int | None = None,
         error: str | None = None,
-        job: dict[str, Any] | None = None,
-        **written: Any,
+        order: int | None = None,
+        strict: str | None = None,
+        limit: str | None = None,
     ) -> None:
-        """Write an event of one row, and how its transaction ended; None: nobody knows.
+        """Write an event of one row, and how its transaction ended; "lost": nothing says so.
 
-        `job` is what else the event tells of the row, and `written` of itself.
+        `limit` is of the jobs of an account that are claimed at a time: "1", or "serial".
         """
         self._numbers[file] += 1
         self._second += 1
         number, time = f"{file}-1-{self._numbers[file]}", moment(self._second)
-        job = {"key": [key], "dates": [moment(second) for second in seconds], **(job or {})}
-        known = {"owner": owner, "fence": fence if owner else None, "attempts": attempts}
-        job |= {name: value for name, value in known.items() if value is not None}
-        line: dict[str, Any] = {"n": number, "t": time, "event": event or EVENTS[verb]}
-        line |= {"verb": verb, "table": "email", "jobs": [job], **written}
-        if error is not None:
-            line["error"] = error
-        if at is not None:
-            line["at"] = moment(at)
-        lines = [line] if end is None else [line, {"of": number, "end": end, "t": time}]
+        job = {
+            "key": [key],
+            "dates": list(map(moment, seconds)),
+            "owner": owner,
+            "fence": fence if owner else None,
+            "attempts": attempts or (1 if verb == "claim" else None),
+            "order": [order],
+            "keys": [["ann"]],
+        }
+        line = {
+            "n": number,
+            "t": time,
+            "event": event or EVENTS[verb],
+            "verb": verb,
+            "table": "email",
+            "jobs": [{name: value for name, value in job.items() if value is not None}],
+            "error": error and error.replace("_", " "),
+            "at": at and moment(at),
+            "strict": strict,
+            "limits": [[["account"], 1, limit == "serial"]] if limit else (),
+        }
+        ended = {"of": number, "end": end.replace("_", " "), "t": time}
         with (self._folder / f"{file}.jsonl").open("a", encoding="utf-8") as ledger:
-            ledger.writelines(json.dumps(written) + "\n" for written in lines)
+            for written in [line] if end == "lost" else [line, ended]:
+                ledger.write(json.dumps(written) + "\n")

@@ -2,23 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.contract.conftest import engine, shared_engine
 
-import pytest
-from sqlalchemy import URL, Engine
-
-from tests.models import Base
-from tests.support import as_new, make_engine, with_empty_tables
-
-
-@pytest.fixture(scope="module")
-def shared_engine(db_url: URL) -> Iterator[Engine]:
-    engine = make_engine(db_url)
-    Base.metadata.create_all(engine)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def engine(shared_engine: Engine) -> Engine:
-    return with_empty_tables(as_new(shared_engine), Base.metadata)
+__all__ = ["engine", "shared_engine"]

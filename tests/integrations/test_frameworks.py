@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +48,28 @@ def database(fresh_database: URL) -> Iterator[Engine]:
     engine.dispose()
 
 
-def started(folder: Path, code: str, url: URL, *command: str) -> subprocess.Popen[str]:
-    """Start a command beside the page's application."""
+@contextmanager
+def started(folder: Path, code: str, url: URL, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command beside the page's application, at most until the block ends."""
     (folder / "shop.py").write_text(code, encoding="utf-8")
     environment = {
         **os.environ,
         "DATABASE_URL": url.render_as_string(hide_password=False),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples"), str(folder)]),
     }
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,
         env=environment,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def create_tables(engine: Engine, code: str, monkeypatch: pytest.MonkeyPatch, url: URL) -> Any:
@@ -90,11 +95,8 @@ def test_a_worker_lives_as_long_as_a_fastapi_application(
     create_tables(database, FASTAPI, monkeypatch, url)
 
     with started(tmp_path, FASTAPI, url, "-c", REQUEST) as server:
-        try:
-            until(lambda: is_done(database))
-            output, _ = server.communicate("stop\n", timeout=60)
-        finally:
-            server.kill()
+        until(lambda: is_done(database))
+        output, _ = server.communicate("stop\n", timeout=60)
 
     assert (output, server.returncode) == ("sent to ann\n", 0)
 
@@ -105,10 +107,7 @@ def test_an_application_ends_with_its_worker(database: Engine, tmp_path: Path) -
     url = database.url.set(drivername="postgresql+asyncpg")
 
     with started(tmp_path, FASTAPI, url, "-c", WITHOUT_TABLES) as server:
-        try:
-            server.wait(timeout=60)
-        finally:
-            server.kill()
+        server.wait(timeout=60)
         assert server.stderr is not None
         said = server.stderr.read()
 
@@ -128,11 +127,8 @@ def test_flask_starts_a_worker_whose_handlers_see_the_application(
         assert session.scalars(select(email.status)).all() == ["unclaimed"]
 
     with started(tmp_path, FLASK, database.url, "-m", "flask", "--app", "shop", "worker") as worker:
-        try:
-            until(lambda: is_done(database))
-            worker.send_signal(signal.SIGTERM)
-            output, _ = worker.communicate(timeout=60)
-        finally:
-            worker.kill()
+        until(lambda: is_done(database))
+        worker.send_signal(signal.SIGTERM)
+        output, _ = worker.communicate(timeout=60)
 
     assert (output, worker.returncode) == ("sent to ann by shop@example.com\n", 0)

@@ -9,15 +9,7 @@ import pytest
 from sqlalchemy import URL, String, select
 from sqlalchemy.orm import Mapped, declarative_base, mapped_column
 
-from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    RetryMixin,
-    claim,
-    complete,
-    enqueue,
-    fail,
-)
+from sa_jobqueue import JobMixin, JobQueue, RetryMixin, claim, complete, enqueue, fail
 from sa_jobqueue.worker import Worker
 
 enginefacade = pytest.importorskip("oslo_db.sqlalchemy.enginefacade")

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -16,15 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 
 import sa_jobqueue.asyncio as queues
-from sa_jobqueue import (
-    JobQueue,
-    Owner,
-    UnsupportedDatabase,
-    claim,
-    complete,
-    enqueue,
-    named_lock,
-)
+from sa_jobqueue import JobQueue, Owner, UnsupportedDatabase, claim, complete, named_lock
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import (
     add_job_columns,
@@ -37,9 +29,9 @@ from sa_jobqueue.migration import (
 )
 from sa_jobqueue.worker import Worker
 from tests.migration.support import MIXINS, ORDERS, insert_orders, migrating
-from tests.models import Task
+from tests.models import Task, add_tasks
 from tests.servers.errors import NotHere
-from tests.servers.pgbouncer import pooler, transaction_pooler
+from tests.servers.pgbouncer import pooler
 
 pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.xdist_group("pgbouncer")]
 
@@ -55,19 +47,26 @@ UNPREPARED: dict[str, dict[str, Any]] = {
 
 Found = TypeVar("Found")
 
-#: So often a statement runs until psycopg would have prepared it.
-OFTEN = 8
+#: As many tasks as make psycopg prepare a statement that each needs.
+MANY = "abcdefgh"
 
 
-@pytest.fixture(scope="module")
-def pooled_url(db_url: URL) -> Iterator[URL]:
+@contextmanager
+def through_pooler(url: URL, mode: str = "transaction") -> Iterator[URL]:
+    """Start PgBouncer, which may be missing outside of CI."""
     with ExitStack() as stack:
         try:
-            url = stack.enter_context(transaction_pooler(db_url))
+            pooled = stack.enter_context(pooler(url, mode=mode))
         except NotHere as missing:
             if os.environ.get("CI"):
                 raise
             pytest.skip(str(missing))
+        yield pooled
+
+
+@pytest.fixture(scope="module")
+def pooled_url(db_url: URL) -> Iterator[URL]:
+    with through_pooler(db_url) as url:
         yield url
 
 
@@ -87,12 +86,6 @@ def pooled(pooled_url: URL) -> Iterator[Callable[..., Any]]:
     yield make
     for engine in made:
         engine.dispose()
-
-
-def add_tasks(engine: Engine, number: int) -> None:
-    with Session(engine) as session:
-        enqueue(session, Task, [{"name": str(name)} for name in range(number)])
-        session.commit()
 
 
 def statuses(engine: Engine) -> list[str]:
@@ -122,11 +115,12 @@ def test_claims_and_finishes_run_on_whatever_server_connection_is_free(
     elsewhere: Callable[[], None],
     driver: str,
 ) -> None:
-    add_tasks(engine, OFTEN)
+    with Session(engine) as session:
+        add_tasks(session, *MANY)
     through = pooled(driver)
 
     def work(session: Session) -> None:
-        for _ in range(OFTEN):
+        for _ in MANY:
             tasks = claim(session, Task, owner="w", limit=1)
             session.commit()
             elsewhere()
@@ -135,14 +129,15 @@ def test_claims_and_finishes_run_on_whatever_server_connection_is_free(
 
     run(through, work)
 
-    assert statuses(engine) == ["done"] * OFTEN
+    assert statuses(engine) == ["done"] * len(MANY)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 def test_a_worker_goes_through_it_and_its_owner_by_the_direct_way(
     engine: Engine, pooled: Callable[..., Any], driver: str
 ) -> None:
-    add_tasks(engine, 3)
+    with Session(engine) as session:
+        add_tasks(session, *"abc")
     through = pooled(driver)
 
     async def handle(task: Task) -> None: ...
@@ -197,17 +192,12 @@ def run(through: Any, work: Callable[[Session], Found]) -> Found:
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_what_belongs_to_a_connection_is_refused_in_either_mode(db_url: URL, mode: str) -> None:
-    try:
-        with pooler(db_url, mode=mode) as url:
-            through = create_engine(url, poolclass=NullPool)
-            with pytest.raises(UnsupportedDatabase, match="connects to the server itself"):
-                Owner(through).open()
-            with pytest.raises(UnsupportedDatabase, match="names the server itself"):
-                named_lock(through, "report", timeout=timedelta(0)).acquire()
-    except NotHere as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))
+    with through_pooler(db_url, mode) as url:
+        through = create_engine(url, poolclass=NullPool)
+        with pytest.raises(UnsupportedDatabase, match="connects to the server itself"):
+            Owner(through).open()
+        with pytest.raises(UnsupportedDatabase, match="names the server itself"):
+            named_lock(through, "report", timeout=timedelta(0)).acquire()
 
 
 # -- migrations -----------------------------------------------------------
@@ -228,7 +218,7 @@ def test_migrations_leave_no_setting_behind(fresh_database: URL) -> None:
     direct = create_engine(fresh_database, poolclass=NullPool)
     ORDERS.create(direct)
     insert_orders(direct, range(20))
-    with transaction_pooler(fresh_database) as url:
+    with through_pooler(fresh_database) as url:
         before = settings_left(url)
         with migrating(create_engine(url, poolclass=NullPool)) as op:
             add_job_columns(op, "orders", *MIXINS, existing_rows="amount > 10", batch=3)

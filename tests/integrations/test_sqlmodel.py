@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.orm import registry
 
-from sa_jobqueue import JobMixin, claim, complete, enqueue, fail
+from sa_jobqueue import claim, complete, enqueue, fail
+from tests.support import with_empty_tables
 
 sqlmodel = pytest.importorskip("sqlmodel")
 
 
 def test_a_sqlmodel_session_claims_and_finishes(engine: Engine) -> None:
-    from sqlmodel import Field, Session, SQLModel, select
+    from tests.contract.model.styles import SQLModelJob, metadata
 
-    class Base(SQLModel, registry=registry()):
-        pass
+    with sqlmodel.Session(with_empty_tables(engine, metadata)) as session:
+        enqueue(session, SQLModelJob, [{"name": "a"}, {"name": "b"}])
+        session.commit()
+        first, second = claim(session, SQLModelJob, owner="w", limit=2)
+        complete(session, first)
+        fail(session, second)
+        session.commit()
+        found = session.exec(sqlmodel.select(SQLModelJob).order_by(SQLModelJob.name)).all()
 
-    class Parcel(JobMixin, Base, table=True):
-        __tablename__ = "integration_parcel"
-        id: int | None = Field(default=None, primary_key=True)
-        name: str = Field(max_length=20)
-
-    Base.metadata.create_all(engine)
-    try:
-        with Session(engine) as session:
-            enqueue(session, Parcel, [{"name": "a"}, {"name": "b"}])
-            session.commit()
-            first, second = claim(session, Parcel, owner="w", limit=2)
-            complete(session, first)
-            fail(session, second)
-            session.commit()
-            found = session.exec(select(Parcel).order_by(Parcel.name)).all()
-            assert [(parcel.name, parcel.status) for parcel in found] == [
-                ("a", "done"),
-                ("b", "failed"),
-            ]
-    finally:
-        Base.metadata.drop_all(engine)
+    assert [(job.name, job.status) for job in found] == [("a", "done"), ("b", "failed")]

@@ -23,7 +23,7 @@ from sa_jobqueue import (
     stats,
 )
 from sa_jobqueue.worker import Worker
-from tests.models import Task
+from tests.models import Task, add_tasks
 
 transaction = pytest.importorskip("transaction")
 zope_sqlalchemy = pytest.importorskip("zope.sqlalchemy")
@@ -41,12 +41,6 @@ def sessions(engine: Engine) -> Iterator[Sessions]:
     made.remove()
 
 
-@pytest.fixture
-def task(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(Task(name="first"))
-
-
 def committed(engine: Engine) -> Any:
     """Commit by Zope's manager; return the status of the only task, as others see it."""
     transaction.commit()
@@ -54,8 +48,10 @@ def committed(engine: Engine) -> Any:
         return connection.execute(select(Task.status)).scalar()
 
 
-@pytest.mark.usefixtures("task")
 def test_what_verbs_write_is_committed(sessions: Sessions, engine: Engine) -> None:
+    with Session(engine) as session:
+        add_tasks(session, "first")
+
     claimed = claim(sessions, Task, owner="w", limit=1)
     assert committed(engine) == "claimed"
 
@@ -72,9 +68,10 @@ def test_what_verbs_write_is_committed(sessions: Sessions, engine: Engine) -> No
     assert committed(engine) is None
 
 
-@pytest.mark.usefixtures("task")
 def test_reading_verbs_do_not_mark_the_session(sessions: Sessions, engine: Engine) -> None:
     """Zope refuses writes in a session that was registered as read-only."""
+    with Session(engine) as session:
+        add_tasks(session, "first")
     read_only = sessionmaker(engine)
     zope_sqlalchemy.register(read_only, initial_state="readonly")
     with read_only() as session:

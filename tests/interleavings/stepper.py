@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
@@ -28,11 +29,6 @@ WAITS = {
     "mariadb": "SELECT count(*) FROM information_schema.innodb_trx "
     "WHERE trx_mysql_thread_id = :id AND trx_state = 'LOCK WAIT'",
 }
-IDS = {
-    "postgresql": "SELECT pg_backend_pid()",
-    "mysql": "SELECT connection_id()",
-    "mariadb": "SELECT connection_id()",
-}
 
 #: Seconds between two questions. MariaDB answers with what it knew at a question of the last 0.1 s.
 PAUSES = {"mariadb": 0.11}
@@ -44,11 +40,11 @@ PATIENCE = 20
 class Stepped:
     """An actor, the steps that are left, and the step that it is taking."""
 
-    def __init__(self, actor: Actor, script: Script, alias: str) -> None:
+    def __init__(self, actor: Actor, script: Script) -> None:
         self.actor = actor
         self.left = deque(script)
         self.taking: Future[bool] | None = None
-        self.connection_id = connection_id(actor.connection, alias)
+        self.connection_id = connection_id(actor.connection)
         self._thread = ThreadPoolExecutor(1)
 
     @property
@@ -117,11 +113,7 @@ class Stepper:
                 session.begin()
                 if self._settle(watcher, session):
                     break
-        self._settle_all(watcher)
-
-    def _settle_all(self, watcher: Connection) -> None:
-        """See which of the waiting steps have ended."""
-        for session in self.stepped:
+        for session in self.stepped:  # which of the waiting steps have ended
             if session.taking is not None:
                 self._settle(watcher, session)
 
@@ -144,10 +136,10 @@ class Stepper:
         return bool(waits)
 
 
-def connection_id(connection: Connection, alias: str) -> int | None:
-    """Return the server's id of a connection."""
-    if alias not in IDS:
-        return None
-    found = connection.execute(text(IDS[alias])).scalar_one()
-    connection.rollback()
-    return int(found)
+def connection_id(connection: Connection) -> int | None:
+    """Return the server's id of a connection; None: it has no server."""
+    driver: Any = connection.connection.dbapi_connection
+    for name in ("get_backend_pid", "thread_id"):  # of psycopg2, and of PyMySQL
+        if hasattr(driver, name):
+            return int(getattr(driver, name)())
+    return None

@@ -21,16 +21,18 @@ from tests.support import make_engine, with_empty_tables
 
 KEYS = "xxyz"
 
+BY_TURNS = pytest.mark.by_turns("postgresql", "mysql", "mariadb")
+
 #: Each pair of scripts, with who plays both.
 PAIRS = [
-    pytest.param(actor, (first, second), id=f"{name} | {other}")
+    pytest.param(actor, (first, second), id=f"{name} | {other}", marks=BY_TURNS)
     for actor, scripts in ((Actor, SCRIPTS), (Actor, SERIAL_SCRIPTS), (Sender, WORKFLOW_SCRIPTS))
     for (name, first), (other, second) in itertools.combinations_with_replacement(
         scripts.items(), 2
     )
 ]
 TRIOS = [
-    tuple(SCRIPTS[name] for name in names)
+    pytest.param(Actor, tuple(SCRIPTS[name] for name in names), id=" | ".join(names))
     for names in (
         ("claim and complete", "reap and claim", "renew and complete"),
         ("turns", "turns", "reap and claim"),
@@ -70,7 +72,7 @@ def judged(
     scripts: Sequence[Script],
     order: Sequence[int],
     path: Path,
-    actor: type[Actor] = Actor,
+    actor: type[Actor],
 ) -> list[str]:
     """Take the steps in an order, drain the table, and return what the checker finds."""
     with_empty_tables(engine, Base.metadata)
@@ -81,7 +83,7 @@ def judged(
         actors = [actor(engine, f"worker {number}") for number in range(len(scripts))]
         for one in actors:
             one.begin()
-        stepped = list(map(Stepped, actors, scripts, itertools.repeat(alias)))
+        stepped = list(map(Stepped, actors, scripts))
         for each in stepped:
             stack.callback(each.close)
         Stepper(engine, alias, stepped).run(order)
@@ -97,9 +99,8 @@ def sample(sessions: int, full: bool) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
-@pytest.mark.parametrize(("actor", "scripts"), PAIRS)
-def test_no_order_of_two_sessions_breaks_a_promise(
+@pytest.mark.parametrize(("actor", "scripts"), PAIRS + TRIOS)
+def test_no_order_of_two_or_three_sessions_breaks_a_promise(
     kept_engine: Engine,
     db_alias: str,
     full: bool,
@@ -107,19 +108,8 @@ def test_no_order_of_two_sessions_breaks_a_promise(
     scripts: Sequence[Script],
     tmp_path: Path,
 ) -> None:
-    for number, order in enumerate(sample(2, full)):
+    for number, order in enumerate(sample(len(scripts), full)):
         path = tmp_path / f"{number}.jsonl"
         faults = judged(kept_engine, db_alias, scripts, order, path, actor)
-
-        assert faults == [], order
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("trio", TRIOS)
-def test_no_order_of_three_sessions_breaks_a_promise(
-    kept_engine: Engine, db_alias: str, full: bool, trio: Sequence[Script], tmp_path: Path
-) -> None:
-    for number, order in enumerate(sample(3, full)):
-        faults = judged(kept_engine, db_alias, trio, order, tmp_path / f"{number}.jsonl")
 
         assert faults == [], order

@@ -77,12 +77,17 @@ MIXINS = (JobMixin, PriorityMixin, ScheduleMixin, RetryMixin)
 @contextmanager
 def migrating(engine: Engine, **opts: Any) -> Iterator[Operations]:
     """Give Alembic's op, in a transaction as its env.py would begin it."""
-    with engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"transaction_per_migration": True, **opts}
-        )
-        with context.begin_transaction(_per_migration=True):
-            yield Operations(context)
+    with engine.connect() as connection, in_context(connection, **opts) as op:
+        yield op
+
+
+@contextmanager
+def in_context(connection: Connection, **opts: Any) -> Iterator[Operations]:
+    context = MigrationContext.configure(
+        connection, opts={"transaction_per_migration": True, **opts}
+    )
+    with context.begin_transaction(_per_migration=True):
+        yield Operations(context)
 
 
 @contextmanager
@@ -167,25 +172,29 @@ def scalar(bind: Engine | Connection, statement: str) -> Any:
     return bind.execute(text(statement)).scalar()
 
 
+def migrate(engine: Engine, call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """Run a migration of one call; return what it returns."""
+    with migrating(engine) as op:
+        return call(op, *given, **options)
+
+
 def adopt(engine: Engine, existing_rows: Any, *mixins: Any, **options: Any) -> None:
     """Add the columns of a queue."""
-    with migrating(engine) as op:
-        add_job_columns(op, "orders", *(mixins or MIXINS), existing_rows=existing_rows, **options)
+    given = {"existing_rows": existing_rows, **options}
+    migrate(engine, add_job_columns, "orders", *(mixins or MIXINS), **given)
 
 
 def make_queue(engine: Engine, existing_rows: Any, *mixins: Any, table: Any = "orders") -> None:
     """Add the columns and the indexes of a queue."""
     mixins = mixins or (MIXINS if table == "orders" else ())
-    with migrating(engine) as op:
-        add_job_columns(op, table, *mixins, existing_rows=existing_rows)
-        create_job_indexes(op, table, *mixins)
+    migrate(engine, add_job_columns, table, *mixins, existing_rows=existing_rows)
+    migrate(engine, create_job_indexes, table, *mixins)
 
 
-def unmake_queue(engine: Engine, *mixins: Any, table: Any = "orders") -> None:
+def unmake_queue(engine: Engine, table: Any = "orders") -> None:
     """Drop what make_queue() has made."""
-    with migrating(engine) as op:
-        drop_job_indexes(op, table)
-        drop_job_columns(op, table, *(mixins or (MIXINS if table == "orders" else ())))
+    migrate(engine, drop_job_indexes, table)
+    migrate(engine, drop_job_columns, table, *(MIXINS if table == "orders" else ()))
 
 
 def execute(engine: Engine, *statements: str) -> None:

@@ -1,26 +1,29 @@
-"""A table with rows becomes a queue, and none of its rows is taken for a job by accident."""
+"""A table with rows becomes a queue, and none of its rows is taken for a job by accident.
+
+A backfill commits batch by batch, and goes on where it was interrupted.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy import (
     URL,
     Column,
     Engine,
     Integer,
     MetaData,
+    String,
     Table,
+    Uuid,
     event,
     insert,
     inspect,
     select,
-    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -28,9 +31,7 @@ from sa_jobqueue import (
     ArgumentError,
     JobMixin,
     PriorityMixin,
-    RetryMixin,
     RoundMixin,
-    ScheduleMixin,
     claim,
     complete,
     start_round,
@@ -49,6 +50,7 @@ from tests.migration.support import (
     MIXINS,
     ORDERS,
     Base,
+    Broken,
     Order,
     adopt,
     breaks_at,
@@ -58,6 +60,7 @@ from tests.migration.support import (
     execute,
     insert_orders,
     make_queue,
+    migrate,
     migrating,
     scalar,
     statuses,
@@ -70,18 +73,18 @@ from tests.support import SERVERS, make_engine, statements_seen
 
 
 @pytest.mark.parametrize(
-    ("existing_rows", "jobs"),
+    ("table", "existing_rows", "jobs"),
     [
-        ("done", []),
-        ("unclaimed", [1, 2, 3, 4]),
-        ("amount >= 3 AND note LIKE 'at 10:3%'", [4]),  # no job where it is NULL
-        (ORDERS.c.amount >= 3, [3, 4]),
-        (Order.amount >= 3, [3, 4]),
+        ("orders", "done", []),
+        ("orders", "unclaimed", [1, 2, 3, 4]),
+        ("orders", "amount >= 3 AND note LIKE 'at 10:3%'", [4]),  # no job where it is NULL
+        ("orders", ORDERS.c.amount >= 3, [3, 4]),
+        (Order, Order.amount >= 3, [3, 4]),
     ],
     ids=["done", "unclaimed", "text", "table", "entity"],
 )
 def test_rows_that_were_there_are_jobs_only_where_the_migration_says_so(
-    shop: Engine, fresh_database: URL, existing_rows: Any, jobs: list[int]
+    shop: Engine, fresh_database: URL, table: Any, existing_rows: Any, jobs: list[int]
 ) -> None:
     insert_orders(shop, [1, 2, 3])
     with shop.begin() as connection:
@@ -90,7 +93,7 @@ def test_rows_that_were_there_are_jobs_only_where_the_migration_says_so(
     with before_it.connect() as connection:
         connection.execute(select(ORDERS)).all()
 
-    make_queue(shop, existing_rows)
+    make_queue(shop, existing_rows, table=table)
     insert_orders(shop, [5])
     insert_orders(before_it, [6])
 
@@ -104,7 +107,7 @@ def test_rows_that_were_there_are_jobs_only_where_the_migration_says_so(
     }
     assert claimed(shop) == [*jobs, 5, 6]
 
-    unmake_queue(shop)
+    unmake_queue(shop, table=table)
 
     assert differences(shop, ORDERS.metadata) == []
     assert scalar(shop, "SELECT COUNT(*) FROM orders") == 6
@@ -136,91 +139,67 @@ def test_running_it_again_makes_no_done_job_claimable(shop: Engine) -> None:
 # What is refused, before anything is changed
 
 
+def refused(words: str, *own: str, **options: Any) -> tuple[Callable[[Any], None], str, str]:
+    """A refusal of new columns for the orders, or for orders with columns of their own."""
+    given = {"table": "orders", "mixins": (), "existing_rows": "done", **options}
+    table, mixins = given.pop("table"), given.pop("mixins")
+    added = f"ALTER TABLE orders {', '.join(own)}" if own else ""
+    return lambda op: add_job_columns(op, table, *mixins, **given), words, added
+
+
 @pytest.mark.by_turns("sqlite", *SERVERS)
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "words", "given"),
     [
-        (lambda op: add_job_columns(op, "orders", existing_rows="nothing = 1"), "nothing"),
-        (lambda op: add_job_columns(op, "orders", existing_rows=None), "existing_rows=None"),
-        (lambda op: add_job_columns(op, "orders", existing_rows=...), "replace the dots"),  # type: ignore[arg-type]  # as autogenerate writes it
-        (
-            lambda op: add_job_columns(op, "ordres", existing_rows="done"),
-            r"no table ordres: .* give the table's schema=",
-        ),
-        (
-            lambda op: add_job_columns(op, Order, existing_rows="done", schema="other"),
-            "pass the table's name instead of the class",
-        ),
-        (
-            lambda op: add_job_columns(op, Order, RoundMixin, existing_rows="done"),
-            "no column for round: add its mixin",
-        ),
+        refused("nothing", existing_rows="nothing = 1"),
+        refused("existing_rows=None", existing_rows=None),
+        refused("replace the dots", existing_rows=...),
+        refused(r"no table ordres: .* give the table's schema=", table="ordres"),
+        refused("pass the table's name instead of the class", table=Order, schema="other"),
+        refused("no column for round: add its mixin", table=Order, mixins=[RoundMixin]),
+        refused(r'JobMixin\.named\(status="job_status"\)', "ADD COLUMN status INTEGER"),
+        refused(r'JobMixin\.named\(status="job_status"\)', "ADD COLUMN status VARCHAR(200)"),
+        refused(r'JobMixin\.named\(owner="job_owner"\)', "ADD COLUMN owner VARCHAR(64)"),
         (
             lambda op: backfill(op, "keyless", "1 = 1", values={"note": "old"}),
             "keyless.* has no primary key",
+            "",
         ),
-        (lambda op: create_job_indexes(op, "keyless"), "no primary key of .* unique columns"),
-        (lambda op: create_job_indexes(op, "orders", PriorityMixin), "no index for claims"),
+        (lambda op: create_job_indexes(op, "keyless"), "no primary key of .* unique columns", ""),
+        (lambda op: create_job_indexes(op, "orders", PriorityMixin), "no index for claims", ""),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_changed(
-    shop: Engine, change: Callable[[Any], None], words: str
+    shop: Engine, change: Callable[[Any], None], words: str, given: str
 ) -> None:
-    execute(shop, "CREATE TABLE keyless (note VARCHAR(10))")
+    execute(shop, "CREATE TABLE keyless (note VARCHAR(10))", *filter(None, [given]))
     before = column_names(shop)
 
-    with pytest.raises(Exception, match=words) as refused, migrating(shop) as op:
+    with pytest.raises(Exception, match=words) as refusal, migrating(shop) as op:
         change(op)
 
-    assert isinstance(refused.value, ArgumentError) or words == "nothing"
-    assert column_names(shop) == before
-
-
-@pytest.mark.by_turns("mysql", "mariadb")
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"status": "INTEGER"},
-        {"owner": "VARCHAR(64)"},
-        {"status": "VARCHAR(200)", "owner": "VARCHAR(64)", "owner_date": "TIMESTAMP NULL"},
-    ],
-    ids=["status", "owner", "a longer status"],
-)
-def test_an_existing_column_is_not_taken_for_ours(shop: Engine, own: dict[str, str]) -> None:
-    execute(shop, *(f"ALTER TABLE orders ADD COLUMN {name} {kind}" for name, kind in own.items()))
-    before = column_names(shop)
-    name = next(iter(own))
-
-    with pytest.raises(ArgumentError, match=rf'JobMixin\.named\({name}="job_{name}"\)'):
-        adopt(shop, "done", JobMixin)
-
+    assert isinstance(refusal.value, ArgumentError) or words == "nothing"
     assert column_names(shop) == before
 
 
 @pytest.mark.parametrize(
-    ("database", "change", "words"),
+    ("database", "refusal"),
     [
-        (
-            "postgresql",
-            lambda op: add_job_columns(op, "orders", existing_rows="amount > 3"),
-            "written batch by batch.* with a database",
-        ),
-        (
-            "sqlite",
-            lambda op: add_job_columns(op, "orders", existing_rows="done"),
-            "on SQLite.* with a database",
-        ),
+        ("postgresql", refused("written batch by batch.* a database", existing_rows="amount > 3")),
+        ("sqlite", refused("on SQLite.* with a database")),
+        ("mysql", (lambda op: create_job_indexes(op, "orders"), 'key="id"', "")),
         (
             "mysql",
-            lambda op: backfill(op, "orders", "1 = 1", values={"note": "old"}),
-            "backfill of 'orders' .* with a database",
+            (
+                lambda op: backfill(op, "orders", "1 = 1", values={"note": "old"}),
+                "backfill of 'orders' .* with a database",
+                "",
+            ),
         ),
-        ("mysql", lambda op: create_job_indexes(op, "orders"), 'key="id"'),
     ],
 )
-def test_a_script_that_would_need_a_database_is_refused(
-    database: str, change: Callable[[Any], None], words: str
-) -> None:
+def test_a_script_that_would_need_a_database_is_refused(database: str, refusal: Any) -> None:
+    change, words, _ = refusal
     with writing_script(database) as (op, script):
         with pytest.raises(ArgumentError, match=words):
             change(op)
@@ -229,64 +208,6 @@ def test_a_script_that_would_need_a_database_is_refused(
 
 
 # How a table is named
-
-
-class OtherBase(DeclarativeBase):
-    metadata = MetaData(naming_convention={"ix": "idx_%(table_name)s_%(constraint_name)s"})
-
-
-class Shipment(JobMixin.named(status="job_status"), ScheduleMixin, RoundMixin, OtherBase):  # type: ignore[misc]  # a call
-    __tablename__ = "shipments_of_all_the_goods_of_the_northern_depots"
-    __queue_args__ = {  # noqa: RUF012 - as users write it
-        "equality": ["depot"],
-        "order_by": ["weight desc"],
-        "per_key": [("depot", "weight")],
-        "failed_index": True,
-    }
-    id: Mapped[int] = mapped_column(primary_key=True)
-    depot: Mapped[int]
-    weight: Mapped[int]
-
-
-def by_name(op: Any) -> None:
-    mixins = (JobMixin.named(status="job_status"), ScheduleMixin, RoundMixin)
-    name, args = Shipment.__tablename__, Shipment.__queue_args__
-    add_job_columns(op, name, *mixins, existing_rows="done", queue_args=args)
-    create_job_indexes(op, name, *mixins, queue_args=args)
-
-
-def by_class(op: Any) -> None:
-    add_job_columns(op, Shipment, existing_rows="done")
-    create_job_indexes(op, Shipment)
-
-
-@pytest.mark.parametrize("how", [by_name, by_class])
-def test_a_table_is_named_by_its_name_or_its_class(
-    engine: Engine, how: Callable[[Any], None]
-) -> None:
-    """The names of its indexes are longer than any server takes."""
-    table: Any = Shipment.__table__
-    old = MetaData()
-    Table(
-        table.name,
-        old,
-        Column("id", Integer, primary_key=True),
-        Column("depot", Integer, nullable=False),
-        Column("weight", Integer, nullable=False),
-    )
-    old.create_all(engine)
-
-    with statements_seen(engine) as seen:
-        for _ in range(2):
-            with migrating(engine, target_metadata=OtherBase.metadata) as op:
-                how(op)
-
-    assert differences(engine, OtherBase.metadata) == []
-    assert len([one for one in seen if one.startswith("CREATE INDEX")]) == 4
-    with migrating(engine) as op:
-        drop_job_indexes(op, Shipment)
-        drop_job_columns(op, Shipment)
-    assert differences(engine, old) == []
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -310,25 +231,7 @@ def test_a_table_of_a_schema_becomes_a_queue(shop: Engine, db_alias: str) -> Non
     assert scalar(shop, f"SELECT COUNT(*) FROM {schema}.orders") == 2
 
 
-# Mixins that come later, or alone
-
-
-def test_a_queue_gets_schedules_and_then_retries(shop: Engine) -> None:
-    insert_orders(shop, [1])
-    adopt(shop, "unclaimed", JobMixin)
-
-    adopt(shop, None, ScheduleMixin)
-    insert_orders(shop, [2])
-    for _ in range(2):  # as after an interruption
-        adopt(shop, None, PriorityMixin)
-        adopt(shop, None, RetryMixin)
-
-    found = differences(shop, Base.metadata)
-    assert not [each for each in found if "add_index" not in str(each)]
-    with shop.connect() as connection:
-        times = connection.scalars(text("SELECT run_at FROM orders ORDER BY id")).all()
-        assert [str(time)[:2] for time in times] == ["19", "20"]
-        assert connection.scalars(text("SELECT max_attempts FROM orders")).all() == [20, 20]
+# A mixin alone
 
 
 class RoundBase(DeclarativeBase):
@@ -344,20 +247,15 @@ class Mailing(RoundMixin, RoundBase):
     note: Mapped[str | None] = mapped_column(ORDERS.c.note.type)
 
 
-@pytest.mark.parametrize("table", ["orders", Mailing])
 @pytest.mark.by_turns("mysql", "mariadb")
-def test_rows_that_were_there_are_in_no_round_until_one_is_started(
-    shop: Engine, table: Any
-) -> None:
+def test_the_round_mixin_alone_asks_for_nothing(shop: Engine) -> None:
     insert_orders(shop, [1, 2, 3])
 
     for _ in range(2):  # the table of the rounds may be there already
-        make_queue(shop, None, RoundMixin, table=table)
+        make_queue(shop, None, RoundMixin, table=Mailing)
 
     assert differences(shop, RoundBase.metadata) == []
     assert start_round(shop, Mailing, Mailing.amount > 1) == 1
-    unmake_queue(shop, RoundMixin)
-    assert differences(shop, ORDERS.metadata) == []
 
 
 # What a migration by hand, and SQLite, need
@@ -365,20 +263,13 @@ def test_rows_that_were_there_are_in_no_round_until_one_is_started(
 
 @pytest.mark.by_turns("mysql", "mariadb")
 def test_a_migration_written_by_hand_names_the_clock_on_each_database(shop: Engine) -> None:
-    with shop.begin() as connection:
-        op = Operations(MigrationContext.configure(connection))
-        op.create_table(
-            "parcel",
-            Column("id", Integer, primary_key=True),
-            Column("due", timestamp_type(), server_default=clock_default(), nullable=False),
-        )
-    parcel = Table("parcel", MetaData(), autoload_with=shop)
+    with migrating(shop) as op:
+        due = Column("due", timestamp_type(), server_default=clock_default(), nullable=False)
+        parcel = op.create_table("parcel", Column("id", Integer, primary_key=True), due)
 
     with shop.begin() as connection:
         connection.execute(insert(parcel), {"id": 1})
-        due = connection.scalars(select(parcel.c.due)).one()
-
-    assert is_now(due)
+        assert is_now(connection.scalars(select(parcel.c.due)).one())
     assert "1970" not in str(inspect(shop).get_columns("parcel")[1]["default"])
 
 
@@ -433,15 +324,15 @@ def test_a_migration_that_was_killed_at_any_statement_is_run_again(
     insert_orders(shop, [1, 2])
     changes = ("ALTER", "CREATE", "DROP", "UPDATE", "LOCK", "COMMIT", "PRAGMA")
 
-    migrations: list[tuple[Callable[[], None], MetaData]] = [
+    ways: list[tuple[Callable[[], None], MetaData]] = [
         (lambda: make_queue(shop, existing_rows), Base.metadata),
         (lambda: unmake_queue(shop), ORDERS.metadata),
     ]
-    for migrate, then in migrations:
+    for way, then in ways:
         stop = 1
-        while breaks_at(shop, stop, migrate, before=changes):
+        while breaks_at(shop, stop, way, before=changes):
             stop += 1
-        migrate()  # killed when all was done, before Alembic recorded the version
+        way()  # killed when all was done, before Alembic recorded the version
 
         assert stop > 1
         assert differences(shop, then) == []
@@ -456,9 +347,9 @@ def test_a_migration_that_was_killed_at_any_statement_is_run_again(
 
 
 @pytest.mark.by_turns("mysql", "mariadb")
-@pytest.mark.parametrize("name", ['100% $sa$ it\'s 50%s "so" a:b', "select"])
+@pytest.mark.parametrize("name", ['100% $sa$ it\'s 50%s "so" a:b', "select", "\u00fc" * 28])
 def test_a_table_of_any_name_becomes_a_queue_and_back(engine: Engine, name: str) -> None:
-    """Its names need quotes, or mean something to a driver."""
+    """Its names need quotes, or mean something to a driver, or are as long as they may be."""
     columns = [Column("id", Integer, primary_key=True), Column(name, Integer)]
     table = Table(name, MetaData(), *columns, Column("note", ORDERS.c.note.type))
     table.create(engine)
@@ -490,3 +381,83 @@ def test_a_table_of_any_name_becomes_a_queue_and_back(engine: Engine, name: str)
 
     assert column_names(engine, name) == ["id", name, "note"]
     assert len(inspect(engine).get_indexes(name)) == 1
+
+
+# Backfills
+
+
+def notes(engine: Engine) -> int:
+    found: int = scalar(engine, "SELECT COUNT(*) FROM orders WHERE note = 'old'")
+    return found
+
+
+def test_an_interrupted_run_is_continued_behind_its_committed_batches(
+    shop: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    insert_orders(shop, range(100))
+    looked: list[int] = []
+
+    def stop(connection: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if statement.startswith("UPDATE"):
+            looked.append(notes(shop))  # as another connection sees it
+            if len(looked) == 4:
+                raise Broken
+
+    event.listen(shop, "before_cursor_execute", stop)
+    with pytest.raises(Broken), migrating(shop) as op:
+        backfill(op, "orders", ORDERS.c.note.is_(None), values={"note": "old"}, batch=10)
+    event.remove(shop, "before_cursor_execute", stop)
+    assert looked == [0, 10, 20, 30]
+
+    with migrating(shop) as op, caplog.at_level("INFO", "sa_jobqueue"):
+        written = backfill(op, "orders", "note IS NULL", values={"note": "old"}, batch=90)
+
+    assert (written, notes(shop)) == (70, 100)
+    assert [line for line in caplog.messages if "rows written" in line] == [
+        "orders: 60 rows written, 1 batches",
+        "orders: 70 rows written, 2 batches",
+    ]
+
+
+@pytest.mark.by_turns("mysql", "mariadb")
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        (
+            [
+                Column("tenant", String(10), primary_key=True),
+                Column("number", Integer, primary_key=True),
+            ],
+            [{"tenant": f"t{row % 5}", "number": row} for row in range(50)],
+        ),
+        ([Column("id", Uuid, primary_key=True)], [{"id": uuid.uuid4()} for _ in range(50)]),
+    ],
+    ids=["several columns", "UUIDs"],
+)
+def test_any_key_is_walked_in_its_order(
+    engine: Engine, key: list[Column[Any]], rows: list[dict[str, Any]]
+) -> None:
+    columns = [column._copy() for column in key]
+    table = Table("orders", MetaData(), *columns, Column("note", String(10)))
+    table.create(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(table), rows)
+
+    written = migrate(engine, backfill, "orders", "note IS NULL", values={"note": "old"}, batch=7)
+
+    assert (written, notes(engine)) == (50, 50)
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_batch_locks_no_gap_into_which_others_insert(shop: Engine) -> None:
+    insert_orders(shop, range(10))
+    levels: list[str] = []
+    variable = "@@transaction_isolation" if shop.name == "mysql" else "@@tx_isolation"
+
+    with statements_seen(shop) as seen, migrating(shop) as op:
+        backfill(op, "orders", "1 = 1", values={"note": "old"}, pause=timedelta(0))
+        levels.append(scalar(op.get_bind(), f"SELECT {variable}"))
+
+    before = seen[: next(i for i, one in enumerate(seen) if one.startswith("UPDATE"))]
+    assert "SET TRANSACTION ISOLATION LEVEL READ COMMITTED" in before
+    assert levels == ["REPEATABLE-READ"]  # the session's own is as it was

@@ -1,4 +1,4 @@
-"""A table partitioned by hash or by range becomes a queue like any other."""
+"""A table in partitions becomes a queue like any other."""
 
 from __future__ import annotations
 
@@ -25,38 +25,22 @@ from tests.migration.support import (
     column_names,
     execute,
     index_names,
+    migrate,
     migrating,
     scalar,
 )
 from tests.support import SERVERS, statements_seen
 
 PARCELS = "CREATE TABLE parcels (id int NOT NULL, day int NOT NULL, PRIMARY KEY (id, day))"
-ON_INNODB = {
-    "hash": [f"{PARCELS} PARTITION BY HASH (id) PARTITIONS 3"],
-    "range": [
-        f"{PARCELS} PARTITION BY RANGE (day) (PARTITION early VALUES LESS THAN (10), "
-        "PARTITION late VALUES LESS THAN (20))"
-    ],
-}
-LAYOUTS = {
-    "mysql": ON_INNODB,
-    "mariadb": ON_INNODB,
-    "postgresql": {
-        "hash": [
-            f"{PARCELS} PARTITION BY HASH (id)",
-            *(
-                f"CREATE TABLE parcels_{part} PARTITION OF parcels "
-                f"FOR VALUES WITH (MODULUS 2, REMAINDER {part})"
-                for part in range(2)
-            ),
-        ],
-        "range": [
-            f"{PARCELS} PARTITION BY RANGE (day)",
-            "CREATE TABLE parcels_0 PARTITION OF parcels FOR VALUES FROM (0) TO (10)",
-            "CREATE TABLE parcels_1 PARTITION OF parcels FOR VALUES FROM (10) TO (20)",
-        ],
-    },
-}
+PARTS = [
+    f"CREATE TABLE parcels_{part} PARTITION OF parcels FOR VALUES FROM ({part}0) TO ({part + 1}0)"
+    for part in range(2)
+]
+ON_POSTGRESQL = [f"{PARCELS} PARTITION BY RANGE (day)", *PARTS]
+ON_INNODB = [
+    f"{PARCELS} PARTITION BY RANGE (day) (PARTITION early VALUES LESS THAN (10), "
+    "PARTITION late VALUES LESS THAN (20))"
+]
 OPTIONS = "SELECT reloptions FROM pg_class WHERE oid = CAST('{}' AS regclass)"
 VALID = "SELECT bool_and(indisvalid) FROM pg_index"
 
@@ -77,12 +61,12 @@ class Parcel(JobMixin, Base):
     day: Mapped[int] = mapped_column(primary_key=True)
 
 
-@pytest.fixture(params=["hash", "range"])
-def depot(engine: Engine, db_alias: str, request: pytest.FixtureRequest) -> Engine:
+@pytest.fixture
+def depot(engine: Engine) -> Engine:
     """The engine of a database with forty parcels in partitions."""
     rows = ", ".join(f"({number}, {number % 20})" for number in range(40))
     insert = f"INSERT INTO parcels (id, day) VALUES {rows}"
-    execute(engine, *LAYOUTS[db_alias][request.param], insert)
+    execute(engine, *(ON_POSTGRESQL if engine.name == "postgresql" else ON_INNODB), insert)
     return engine
 
 
@@ -149,35 +133,32 @@ def test_a_partitioned_table_becomes_the_models_queue_and_back(depot: Engine) ->
 
 
 @pytest.mark.only_on("postgresql")
-def test_indexes_that_an_interrupted_build_left_on_partitions_are_dropped(engine: Engine) -> None:
-    execute(engine, *LAYOUTS["postgresql"]["range"])
-    adopt(engine)
+def test_indexes_that_an_interrupted_build_left_on_partitions_are_dropped(depot: Engine) -> None:
+    adopt(depot)
     execute(
-        engine,
+        depot,
         "DROP INDEX ix_parcels_claim",
         "CREATE INDEX ix_parcels_claim_parcels_0 ON parcels_0 (status, id, day)",
     )
 
-    abandon(engine)
+    abandon(depot)
 
-    assert index_names(engine, "parcels_0") == set()
+    assert index_names(depot, "parcels_0") == set()
 
 
 @pytest.mark.only_on("postgresql")
 def test_the_indexes_of_partitions_are_replaced_and_named_as_before(engine: Engine) -> None:
     """Long names of partitions stay apart."""
-    names = [f"parcels_{'of_the_northern_depot_' * 2}_{year}" for year in (2031, 2032)]
-    execute(
-        engine,
-        f"{PARCELS} PARTITION BY RANGE (day)",
-        f"CREATE TABLE {names[0]} PARTITION OF parcels FOR VALUES FROM (0) TO (10)",
-        f"CREATE TABLE {names[1]} PARTITION OF parcels FOR VALUES FROM (10) TO (20)",
-    )
+    names = [f"parcels_{'of_the_northern_depot_' * 2}_{part}" for part in range(2)]
+    parts = [
+        statement.replace(f"parcels_{part}", name)
+        for part, (statement, name) in enumerate(zip(PARTS, names, strict=True))
+    ]
+    execute(engine, ON_POSTGRESQL[0], *parts)
     adopt(engine)
     before = [index_names(engine, name) for name in names]
 
-    with migrating(engine) as op:
-        create_job_indexes(op, "parcels", queue_args={"equality": "day"}, replace=True)
+    migrate(engine, create_job_indexes, "parcels", queue_args={"equality": "day"}, replace=True)
 
     assert index_names(engine, "parcels") == {"ix_parcels_claim", "ix_parcels_reap"}
     assert [index_names(engine, name) for name in names] == before
@@ -188,19 +169,18 @@ def test_the_indexes_of_partitions_are_replaced_and_named_as_before(engine: Engi
 def test_a_table_that_has_no_partition_yet_becomes_a_queue(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    execute(engine, f"{PARCELS} PARTITION BY RANGE (day)")
+    execute(engine, ON_POSTGRESQL[0])
 
     with caplog.at_level("INFO", "sa_jobqueue"):
         adopt(engine)
 
-    execute(engine, *LAYOUTS["postgresql"]["range"][1:])
+    execute(engine, *PARTS)
     assert differences(engine, Base.metadata) == []
     assert len(index_names(engine, "parcels_0")) == 2
     assert "parcels has 0 partitions" in caplog.text
     for named in ("parcels_0", "parcels"):  # each partition needs the parameters of its own
         assert scalar(engine, OPTIONS.format("parcels_1")) is None
-        with migrating(engine) as op:
-            tune_storage(op, named)
+        migrate(engine, tune_storage, named)
         assert "fillfactor=90" in scalar(engine, OPTIONS.format("parcels_0"))
     assert "fillfactor=90" in scalar(engine, OPTIONS.format("parcels_1"))
 
@@ -211,8 +191,7 @@ def test_the_page_says_how_a_partition_is_made_that_is_tuned_already(engine: Eng
     execute(engine, "CREATE TABLE orders (id int, day date) PARTITION BY RANGE (day)", made)
     before = scalar(engine, OPTIONS.format("orders_2032"))
 
-    with migrating(engine) as op:
-        tune_storage(op, "orders")
+    migrate(engine, tune_storage, "orders")
 
     assert sorted(scalar(engine, OPTIONS.format("orders_2032"))) == sorted(before)
 
@@ -236,7 +215,6 @@ def test_storage_parameters_are_set_and_reset(shop: Engine) -> None:
         "autovacuum_analyze_threshold=500",
     }
 
-    with migrating(shop) as op:
-        reset_storage(op, "orders")
+    migrate(shop, reset_storage, "orders")
 
     assert scalar(shop, OPTIONS.format("orders")) is None

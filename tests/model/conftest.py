@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import URL, Engine
 
-from tests.evidence.conftest import bench, kept_engine
 from tests.model.replay import Base
 from tests.support import make_engine
-
-__all__ = ["bench", "kept_engine", "migrated"]
 
 
 @pytest.fixture(scope="module")

@@ -153,20 +153,15 @@ class Replay:
 
     def take(self, step: Step) -> None:
         """Take a step by a verb."""
-        if step.action == "reap":
-            with Session(self.engine) as session:
-                reap(session, Job, lease=AT_ONCE if step.flag else NEVER)
-                session.commit()
-        elif step.action == "cancel":
-            with Session(self.engine) as session:
-                assert cancel(session, session.get_one(Job, step.row))
-                session.commit()
-        elif step.action == "retry":
-            with Session(self.engine) as session:
-                assert retry(session, session.get_one(Job, step.row))
-                session.commit()
-        else:
+        if step.action not in ("reap", "cancel", "retry"):
             getattr(self.workers[step.worker], step.action)(step)
+            return
+        with Session(self.engine) as session, session.begin():
+            if step.action == "reap":
+                reap(session, Job, lease=AT_ONCE if step.flag else NEVER)
+            else:
+                verb = cancel if step.action == "cancel" else retry
+                assert verb(session, session.get_one(Job, step.row))
 
     def rows(self) -> dict[int, Any]:
         """Read what is committed."""

@@ -6,21 +6,12 @@ These tests run in the tox environment `model`, which has Node.js.
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
-from sa_jobqueue import JobQueue, retry
-from sa_jobqueue.worker import Worker
-from tests.contract.serial.keyed import Mail
-from tests.evidence.bench import Bench
-from tests.evidence.churn import run_churn
-from tests.evidence.written import Written
-from tests.model.histories import accepted
 from tests.model.replay import Base, replaying
 from tests.model.simulator import make_traces, quint, simulate
-from tests.models import Task
 from tests.support import with_empty_tables
 
 pytestmark = pytest.mark.timeout(600)
@@ -74,37 +65,3 @@ def test_the_verbs_take_every_step_of_new_traces(
     for trace in make_traces(configuration, count=200 if full else 5, steps=80, seed=seed):
         with replaying(with_empty_tables(migrated, Base.metadata)) as replay:
             replay.run(trace)
-
-
-@pytest.mark.parametrize("table", [Task.__tablename__, Mail.__tablename__])
-def test_the_model_accepts_the_history_of_a_run(bench: Bench, full: bool, table: str) -> None:
-    paths = run_churn(bench, seconds=3 if full else 0.5)
-
-    assert accepted(*paths, table=table)
-
-
-def test_the_model_accepts_the_history_of_workers(bench: Bench) -> None:
-    with bench.recording(Task):
-        bench.add(*(Task(name=str(number)) for number in range(5)))
-        for _ in range(2):
-            worker = Worker(bench.engine, JobQueue(Task), lambda task: None, limit=2, drain=True)
-            worker.run()
-            with bench.session() as session:
-                retry(session, session.scalars(select(Task)).all())
-                session.commit()
-
-    assert accepted(bench.path, table=Task.__tablename__)
-
-
-@pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize("reaped", [False, True])
-def test_the_model_refuses_a_finish_behind_a_lost_fence(tmp_path: Path, reaped: bool) -> None:
-    run = Written(tmp_path)
-    run.note("flush")
-    run.claim("a", 1)
-    if reaped:
-        run.note("reap", "a", 1)
-    run.note("complete", "a", 1)
-
-    (path,) = run.files()
-    assert accepted(path, table="email") == (not reaped)

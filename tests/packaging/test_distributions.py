@@ -8,8 +8,6 @@ import sys
 import tarfile
 import venv
 from collections.abc import Iterable
-from email.message import Message
-from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -44,23 +42,6 @@ def test_the_sdist_holds_what_a_checkout_holds(built: Built, checkout: Path) -> 
     _, inside = split((name.removeprefix(f"{top}/") for name in names), by=".egg-info/")
 
     assert inside == {*files_in(checkout, *FOLDERS), *FILES, "PKG-INFO"}
-
-
-def test_the_metadata_names_the_license_and_the_dependencies(built: Built) -> None:
-    metadata = metadata_of(built.wheel)
-    needs = [need.partition(";") for need in metadata.get_all("Requires-Dist", [])]
-
-    assert metadata["Name"] == "sa_jobqueue"
-    assert "MIT" in (metadata["License-Expression"], metadata["License"])
-    assert metadata["Requires-Python"] == ">=3.11"
-    assert {name_of(need) for need, _, extra in needs if not extra} == {
-        *("SQLAlchemy", "alembic", "PyMySQL", "psycopg2-binary"),
-    }
-    assert {name_of(need) for need, _, extra in needs if "all" in extra} == {
-        *("SQLAlchemy", "click", "rich", "cryptography", "cronsim", "tzdata"),
-        *("prometheus-client", "opentelemetry-api"),
-        *("starlette", "jinja2", "uvicorn", "python-multipart"),
-    }
 
 
 def test_the_tests_can_be_run_from_the_sdist(built: Built, tmp_path: Path) -> None:
@@ -113,15 +94,3 @@ def files_in(checkout: Path, *folders: str) -> set[str]:
     found = (path for folder in folders for path in (checkout / folder).rglob("*"))
     names = {str(path.relative_to(checkout)) for path in found if path.is_file()}
     return names.difference(LITTER)
-
-
-def metadata_of(wheel: Path) -> Message:
-    """Read a wheel's metadata."""
-    with ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return Parser().parsestr(archive.read(name).decode("utf-8"))
-
-
-def name_of(requirement: str) -> str:
-    """Name the package of a requirement."""
-    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import page
-from tests.docs.test_tutorials import TUTORIALS, follow_tutorial
+from tests.docs.test_howto import TUTORIALS, follow_tutorial
 
 from .building import Built
 

@@ -16,9 +16,6 @@ from .promises import PROMISES, Promise
 
 ROOT = Path(__file__).parents[2]
 
-#: What a copy of the checkout needs.
-COPIED = ("sa_jobqueue", "tests", "examples", "alembic", "setup.cfg", "alembic.ini")
-
 #: What pytest ends with if tests have failed; any other code, such as that of no test, is no proof.
 TESTS_FAILED = 1
 
@@ -42,17 +39,12 @@ def failed_tests(promise: Promise) -> list[str]:
     """Break a promise in a copy of the checkout; return which of its tests fail."""
     with TemporaryDirectory() as folder:
         copy = Path(folder)
-        for name in COPIED:
-            if (ROOT / name).is_dir():
-                shutil.copytree(
-                    ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__")
-                )
-            else:
-                shutil.copy(ROOT / name, copy / name)
+        ignored = shutil.ignore_patterns(".*", "__pycache__")
+        shutil.copytree(ROOT, copy, ignore=ignored, dirs_exist_ok=True)
         for edit in promise.edits:
             path = copy / "sa_jobqueue" / edit.file
             path.write_text(path.read_text("utf-8").replace(edit.before, edit.after), "utf-8")
-        options = ("-x", "-q", "-p", "no:cacheprovider", "--db", promise.database)
+        options = ("-x", "-q", "-p", "no:cacheprovider", "--db", "postgresql")
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *promise.tests],
             cwd=copy,

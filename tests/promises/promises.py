@@ -24,26 +24,22 @@ class Edit:
     after: str
 
 
-@dataclass(frozen=True)
 class Promise:
     """A promise in the words of the README.
 
-    Attributes:
+    Args:
+        tests: the tests that fail when it is broken, as pytest names them.
         edits: what breaks it.
-        tests: the tests that fail then, as pytest names them.
-        database: where they run.
     """
 
-    text: str
-    edits: tuple[Edit, ...]
-    tests: tuple[str, ...]
-    database: str = "postgresql"
+    def __init__(self, text: str, tests: tuple[str, ...], *edits: Edit) -> None:
+        self.text, self.tests, self.edits = text, tests, edits
 
 
 NO_ROW_LOCK = Edit(
     "strategies/ready_rows.py",
     "        return statement.with_for_update(\n",
-    "        return statement or statement.with_for_update(\n",
+    "        return statement\n        statement.with_for_update(\n",
 )
 NO_COUNT = Edit(
     "strategies/strategy.py",
@@ -54,233 +50,198 @@ NO_COUNT = Edit(
 PROMISES = (
     Promise(
         "No crash loses a job: each job runs at least once.",
-        (
-            Edit(
-                "verbs/reap.py",
-                "if state is OwnerState.DEAD]",
-                "if state is OwnerState.DEAD and not name]",
-            ),
-        ),
         ("tests/crash/test_reaped_workers.py",),
+        Edit(
+            "verbs/reap.py",
+            "if state is OwnerState.DEAD]",
+            "if state is OwnerState.DEAD and not name]",
+        ),
     ),
     Promise(
         "Writes in the same transaction as the finish happen exactly once.",
-        (
-            Edit(
-                "worker/attempts.py",
-                "if not lock_claim(writer, mapping, fence):",
-                "if not lock_claim(writer, mapping, fence) and not fence:",
-            ),
-            Edit(
-                "worker/attempts.py",
-                "            raise _Raised(ArgumentError(CHANGED)) from None\n"
-                "        except DBAPIError as error:",
-                "            return\n        except DBAPIError as error:",
-            ),
-        ),
         ("tests/contract/worker/test_transactional.py",),
+        Edit(
+            "worker/attempts.py",
+            "if not lock_claim(writer, mapping, fence):",
+            "if not lock_claim(writer, mapping, fence) and not fence:",
+        ),
+        Edit(
+            "worker/attempts.py",
+            "            raise _Raised(ArgumentError(CHANGED)) from None\n"
+            "        except DBAPIError as error:",
+            "            return\n        except DBAPIError as error:",
+        ),
     ),
     Promise(
         "Other work, such as an email, can happen twice. Make such work idempotent.",
-        (
-            Edit(
-                "verbs/reap.py",
-                "attempts_used_up(mapping).label(",
-                "(~attempts_used_up(mapping)).label(",
-            ),
-        ),
         ("tests/crash/test_reaped_workers.py",),
+        Edit(
+            "verbs/reap.py",
+            "attempts_used_up(mapping).label(",
+            "(~attempts_used_up(mapping)).label(",
+        ),
     ),
     Promise(
-        "A finish writes only to jobs that its claim still holds. `ClaimLost.lost` lists the lost "
-        "jobs.",
-        (
-            Edit(
-                "fence/statements.py",
-                "    if not kind.unmarked:\n        owner, date",
-                "    if kind.unmarked and kind.renewed:\n        owner, date",
-            ),
-        ),
+        "A finish writes only to jobs that its claim still holds. `ClaimLost.lost` lists the "
+        "lost jobs.",
         ("tests/contract/finish/test_fence.py",),
+        Edit(
+            "fence/statements.py",
+            "    if not kind.unmarked:\n        owner, date",
+            "    if kind.unmarked and kind.renewed:\n        owner, date",
+        ),
     ),
     Promise(
         "Two claims never hold the same job at the same time.",
-        (NO_ROW_LOCK, NO_COUNT),
         ("tests/contract/claim/test_concurrency.py",),
+        NO_ROW_LOCK,
+        NO_COUNT,
     ),
     Promise(
         "A claim never gets more jobs than its limit.",
-        (
-            Edit(
-                "verbs/claim.py",
-                "Request(checked_owner(owner), _checked_limit(limit), rows, source)",
-                "Request(checked_owner(owner), _checked_limit(limit) + 1, rows, source)",
-            ),
-        ),
         ("tests/contract/claim/test_strategies.py",),
+        Edit(
+            "verbs/claim.py",
+            "Request(checked_owner(owner), _checked_limit(limit), rows, source)",
+            "Request(checked_owner(owner), _checked_limit(limit) + 1, rows, source)",
+        ),
     ),
     Promise(
         "A claimed job stays claimed until somebody finishes, releases or reaps it.",
-        (
-            Edit(
-                "strategies/ready_rows.py",
-                "        return self.mapping.has_status(self.spec.ready)",
-                "        return self.mapping.has_status(self.spec.ready, self.spec.during)",
-            ),
-            Edit(
-                "strategies/ready_rows.py",
-                "[word_literal(word), word_literal(word)]",
-                "[word_literal(word), word_literal(self.spec.during)]",
-            ),
-            NO_COUNT,
-        ),
         (
             "tests/contract/claim/test_claim.py::"
             "test_a_claimed_job_is_claimed_by_nobody_until_it_is_released_or_reaped",
             "tests/contract/claim/test_concurrency.py",
         ),
+        Edit(
+            "strategies/ready_rows.py",
+            "        return self.mapping.has_status(self.spec.ready)",
+            "        return self.mapping.has_status(self.spec.ready, self.spec.during)",
+        ),
+        Edit(
+            "strategies/ready_rows.py",
+            "[word_literal(word), word_literal(word)]",
+            "[word_literal(word), word_literal(self.spec.during)]",
+        ),
+        NO_COUNT,
     ),
     Promise(
         "When a worker's process ends, other workers get its jobs within seconds.",
-        (
-            Edit(
-                "owners/alive.py",
-                "OwnerState.ALIVE if lock in held else OwnerState.DEAD",
-                "OwnerState.ALIVE if lock in held else OwnerState.UNKNOWN",
-            ),
-        ),
         ("tests/crash/test_reaped_workers.py",),
+        Edit(
+            "owners/alive.py",
+            "OwnerState.ALIVE if lock in held else OwnerState.DEAD",
+            "OwnerState.ALIVE if lock in held else OwnerState.UNKNOWN",
+        ),
     ),
     Promise(
         "A slow worker keeps its jobs, unless you set `max_runtime`.",
-        (
-            Edit(
-                "verbs/reap.py",
-                "if state is OwnerState.UNKNOWN]",
-                "if state is not OwnerState.DEAD]",
-            ),
-        ),
         ("tests/contract/reap/test_reap.py",),
+        Edit(
+            "verbs/reap.py",
+            "if state is OwnerState.UNKNOWN]",
+            "if state is not OwnerState.DEAD]",
+        ),
     ),
     Promise(
-        "The owner of a claim is dead only if the server says so. If the server cannot tell, the "
-        "claim's lease decides.",
-        (
-            Edit(
-                "verbs/reap.py",
-                "if state is OwnerState.DEAD]",
-                "if state is not OwnerState.ALIVE]",
-            ),
-        ),
+        "The owner of a claim is dead only if the server says so. If the server cannot tell, "
+        "the claim's lease decides.",
         ("tests/contract/reap/test_reap.py",),
+        Edit(
+            "verbs/reap.py",
+            "if state is OwnerState.DEAD]",
+            "if state is not OwnerState.ALIVE]",
+        ),
     ),
     Promise(
         "After a crash, `claimed_by()` returns the claims of an owner.",
-        (
-            Edit(
-                "verbs/claim.py",
-                "mapping.has_status(*self.spec.in_progress),\n                mapping.attribute",
-                "mapping.has_status(self.spec.ready),\n                mapping.attribute",
-            ),
+        ("tests/contract/finish/test_fence.py",),
+        Edit(
+            "verbs/claim.py",
+            "mapping.has_status(*self.spec.in_progress),\n                mapping.attribute",
+            "mapping.has_status(self.spec.ready),\n                mapping.attribute",
         ),
-        ("tests/contract/finish/test_batches.py",),
     ),
     Promise(
         "No verb commits or rolls back your transaction.",
-        (
-            Edit(
-                "verbs/claim.py",
-                "            return self.claim_of(writer, strategy, request, taken, options)",
-                "            claimed = self.claim_of(writer, strategy, request, taken, options)\n"
-                "            session.commit()\n"
-                "            return claimed",
-            ),
-        ),
         ("tests/contract/claim/test_claim.py",),
+        Edit(
+            "verbs/claim.py",
+            "            return self.claim_of(writer, strategy, request, taken, options)",
+            "            claimed = self.claim_of(writer, strategy, request, taken, options)\n"
+            "            session.commit()\n"
+            "            return claimed",
+        ),
     ),
     Promise(
         "`strict_order=True` claims jobs in exact order, one claimer at a time.",
-        (
-            Edit(
-                "strategies/strict_order.py",
-                "        return InOrder\n",
-                "        from .skip_locked import SkipLocked\n\n        return SkipLocked\n",
-            ),
-        ),
         ("tests/contract/strict_order/test_concurrency.py",),
+        Edit(
+            "strategies/strict_order.py",
+            "        return InOrder\n",
+            "        from .skip_locked import SkipLocked\n\n        return SkipLocked\n",
+        ),
     ),
     Promise(
         "`serial_by=` claims one job of each key at a time, in order.",
-        (
-            Edit(
-                "strategies/key_limits.py",
-                'KeyLimit(_columns(mapping, "serial_by", serial_by), 1, serial=True)',
-                'KeyLimit(_columns(mapping, "serial_by", serial_by), 2, serial=True)',
-            ),
-        ),
         ("tests/contract/serial/test_queues.py",),
+        Edit(
+            "strategies/key_limits.py",
+            'KeyLimit(_columns(mapping, "serial_by", serial_by), 1, serial=True)',
+            'KeyLimit(_columns(mapping, "serial_by", serial_by), 2, serial=True)',
+        ),
     ),
     Promise(
         "`limit_by=` claims at most n jobs of each key at a time.",
-        (
-            Edit(
-                "strategies/key_limits.py",
-                'KeyLimit(_columns(mapping, "limit_by", key), most)',
-                'KeyLimit(_columns(mapping, "limit_by", key), most + 1)',
-            ),
+        ("tests/contract/serial/test_queues.py",),
+        Edit(
+            "strategies/key_limits.py",
+            'KeyLimit(_columns(mapping, "limit_by", key), most)',
+            'KeyLimit(_columns(mapping, "limit_by", key), most + 1)',
         ),
-        ("tests/contract/serial/test_limits.py",),
     ),
     Promise(
         '`strategy="held"` keeps the row lock as the claim until the transaction ends.',
-        (
-            NO_ROW_LOCK,
-            Edit(
-                "strategies/held.py",
-                "if jobs and self.mapping.table not in self.database.proved_tables:",
-                "if not jobs and self.mapping.table not in self.database.proved_tables:",
-            ),
-        ),
         ("tests/contract/claim/test_strategies.py",),
+        NO_ROW_LOCK,
+        Edit(
+            "strategies/held.py",
+            "if jobs and self.mapping.table not in self.database.proved_tables:",
+            "if not jobs and self.mapping.table not in self.database.proved_tables:",
+        ),
     ),
     Promise(
-        '`strategy="advisory"` claims rows of any mapped class on PostgreSQL and writes nothing to '
-        "them.",
-        (
-            Edit(
-                "strategies/advisory.py",
-                "func.pg_try_advisory_lock(*found[-2:])",
-                "func.pg_try_advisory_lock_shared(*found[-2:])",
-            ),
-        ),
+        '`strategy="advisory"` claims rows of any mapped class on PostgreSQL and writes '
+        "nothing to them.",
         ("tests/contract/advisory",),
+        Edit(
+            "strategies/advisory.py",
+            "func.pg_try_advisory_lock(*found[-2:])",
+            "func.pg_try_advisory_lock_shared(*found[-2:])",
+        ),
     ),
     Promise(
         "`named_lock()` gives a name to one holder at a time.",
-        (
-            Edit(
-                "owners/named_lock.py",
-                "self._locks().acquire(self.engine, self.name, deadline)",
-                'self._locks().acquire(self.engine, f"{self.name} {id(deadline)}", deadline)',
-            ),
-        ),
         ("tests/contract/named_locks/test_holders.py",),
+        Edit(
+            "owners/named_lock.py",
+            "self._locks().acquire(self.engine, self.name, deadline)",
+            'self._locks().acquire(self.engine, f"{self.name} {id(deadline)}", deadline)',
+        ),
     ),
     Promise(
         "On an unknown or too old server, the first claim raises `UnsupportedDatabase`.",
-        (
-            Edit(
-                "dialects/look_alikes.py",
-                "    if product is not None:\n        raise UnsupportedDatabase(",
-                "    if product is not None and not told:\n        raise UnsupportedDatabase(",
-            ),
-        ),
         ("tests/contract/claim/test_look_alikes.py",),
+        Edit(
+            "dialects/look_alikes.py",
+            "    if product is not None:\n        raise UnsupportedDatabase(",
+            "    if product is not None and not told:\n        raise UnsupportedDatabase(",
+        ),
     ),
     Promise(
         "If a server ignores row locks, two claims that write to rows still never get the same "
         "job.",
-        (NO_COUNT,),
         ("tests/contract/claim/test_without_locks.py",),
+        NO_COUNT,
     ),
 )

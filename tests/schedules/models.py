@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from uuid import UUID
@@ -11,7 +11,6 @@ from sqlalchemy import JSON, Numeric, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, ScheduleMixin
-from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.schedules import Schedules
 
 
@@ -85,4 +84,9 @@ def reports() -> JobQueue[Report]:
 def ticks_of(session: Session, title: str = "r") -> list[datetime]:
     """Return the ticks of the reports that were inserted."""
     found = session.query(Report.run_at).filter(Report.title == title).order_by(Report.run_at)
-    return [as_utc(run_at) for (run_at,) in found]
+    return [in_utc(run_at) for (run_at,) in found]
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Attach UTC to a time of a database whose times have no time zone."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import URL, Engine, MetaData
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.schedules import Declared, ScheduleInfo, Schedules
-from tests.migration.support import differences
-from tests.support import make_engine
+from sa_jobqueue.schedules import Declared, ScheduleInfo
 
 from .models import SCHEDULES, Plain, Report, reports
-from .test_working import chore_of
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -121,23 +117,6 @@ def test_a_schedule_made_at_run_time_is_not_taken_over_before_it_is_removed(
     assert "schedules.remove(session, 'r') and start the workers again" in caplog.text
 
 
-def test_a_removed_schedule_is_declared_by_the_next_worker_that_starts(
-    engine: Engine, session: Session
-) -> None:
-    queue = version(DAILY, 1)
-    running = chore_of(engine, queue)
-    running.run()
-    SCHEDULES.remove(session, "r")
-    session.commit()
-
-    running.run()
-    assert SCHEDULES.all(session) == []
-    session.commit()
-    chore_of(engine, queue).run()
-
-    assert (row(session).cron, row(session).revision) == (DAILY, 1)
-
-
 @pytest.mark.parametrize("revision", [1, 2])
 def test_the_schedule_of_another_queue_is_not_taken_over(
     session: Session, caplog: pytest.LogCaptureFixture, revision: int
@@ -169,18 +148,6 @@ def test_two_queues_of_a_table_declare_different_schedules_or_other_names(
     assert declare(session, one, same) == Declared(added=("r",), undeclared=("s",))
 
 
-def test_autogenerate_adds_the_table_of_schedules_once(fresh_database: URL) -> None:
-    engine, metadata = make_engine(fresh_database), MetaData()
-    Schedules(metadata)
-
-    missing = {change[1].name for change in differences(engine, metadata)}
-    metadata.create_all(engine)
-
-    assert "job_schedules" in missing
-    assert differences(engine, metadata) == []
-    engine.dispose()
-
-
 @pytest.mark.by_turns
 @pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite has one writer at a time
 def test_of_two_versions_that_start_at_once_the_newer_is_in_the_table(
@@ -190,13 +157,10 @@ def test_of_two_versions_that_start_at_once_the_newer_is_in_the_table(
     other.connection()
     SCHEDULES.declare(session, [version(HOURLY, 1)])
 
-    def start_too() -> None:
-        declare(other, version(DAILY, 2))
-
-    waiting = threading.Thread(target=start_too)
-    waiting.start()
-    waiting.join(0.3)  # it waits for the row of the first
-    session.commit()
-    waiting.join(10)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(lambda: declare(other, version(DAILY, 2)))
+        wait([waiting], timeout=0.3)  # for the row of the first
+        session.commit()
+        waiting.result(10)
 
     assert (row(session).cron, row(session).revision) == (DAILY, 2)

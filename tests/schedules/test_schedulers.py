@@ -1,140 +1,129 @@
-"""Ten schedulers on one table, killed at random, while the database's clock is stepped."""
+"""Ten schedulers on one table, killed at random: each tick becomes a job, or is told as missed."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import Counter
-from datetime import datetime, timedelta
-from itertools import takewhile
-from pathlib import Path
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from multiprocessing.process import BaseProcess
 
 import pytest
-from sqlalchemy import Engine, func, insert, select
+from sqlalchemy import Column, Engine, Integer, String, Table, insert, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dialects.clock import as_utc
-from sa_jobqueue.schedules.ticks import Cron
-from tests.evidence.checker import check_files
+from sa_jobqueue import is_transient
+from sa_jobqueue.schedules import Missed, Ran
 from tests.processes import FORKSERVER
+from tests.support import make_engine, until
 
-from .models import SCHEDULES, reports, ticks_of
-from .stepped_clock import CLOCK, step_clock, stepped_now
-from .storm import GAPS, run_until_killed
+from .models import SCHEDULES, Base, Report, reports, ticks_of
 
 SCHEDULERS = 10
 
-#: How often the clock is stepped and a scheduler killed: in CI size, and with --full.
-STEPS = {False: 5, True: 300}
+#: How often a scheduler is killed: in CI size, and with --full.
+KILLS = {False: 5, True: 300}
 
-#: In minutes. They go forward in the mean; an hour comes both ways.
-JUMPS = (60, -60, 7, -7, 90, 0, 24 * 60)
+SECOND = timedelta(seconds=1)
 
-CRONS = {
-    "all": Cron("*/7 * * * *", "Europe/Berlin"),
-    "once": Cron("0,30 1-3 * * *", "Europe/Berlin"),
-    "skip": Cron("*/15 * * * *"),
-}
+#: How late the schedulers begin.
+LATE = timedelta(minutes=3)
 
+#: How long a scheduler that has found nothing waits, in seconds.
+PAUSE = 0.02
 
-class Storm:
-    """The schedulers, and the clock of their database."""
-
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        self.engine = engine
-        self.paths = [folder / f"{number}.jsonl" for number in range(3)]
-        self.end = folder / "end"
-        self.dice = random.Random(17)
-        self.running = [self._start(number) for number in range(SCHEDULERS)]
-
-    def _start(self, number: int) -> Any:
-        url = self.engine.url.render_as_string(hide_password=False)
-        path = str(self.paths[number % len(self.paths)])
-        process = FORKSERVER.Process(target=run_until_killed, args=(url, path, str(self.end)))
-        process.start()
-        return process
-
-    def rage(self, steps: int) -> None:
-        """Step the clock and kill a scheduler, again and again."""
-        for _ in range(steps):
-            self.step(timedelta(minutes=self.dice.choice(JUMPS)))
-            time.sleep(self.dice.uniform(0, 0.1))  # anywhere in a transaction
-            number = self.dice.randrange(SCHEDULERS)
-            self.running[number].kill()
-            self.running[number].join()
-            self.running[number] = self._start(number)
-
-    def step(self, by: timedelta) -> None:
-        with self.engine.connect() as connection:
-            step_clock(connection, by)
-
-    def calm_down(self) -> None:
-        """Let the schedulers handle all ticks until a last time, and end."""
-        self.step(timedelta(days=2))
-        deadline = time.monotonic() + 60
-        while self._behind():
-            assert time.monotonic() < deadline, "ticks are due, and nobody takes them"
-            time.sleep(0.05)
-        self.end.touch()
-        for process in self.running:
-            process.join()
-
-    def _behind(self) -> bool:
-        with self.engine.connect() as connection, Session(connection) as session:
-            first = session.scalar(select(func.min(SCHEDULES.entity.next_tick)))
-            assert first is not None
-            return as_utc(first) <= stepped_now(connection)
+#: The ticks that became no jobs: from `first` until before `until`, in ISO 8601.
+GAPS = Table(
+    "scheduled_gap",
+    Base.metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", String(20), nullable=False),
+    Column("first", String(40), nullable=False),
+    Column("until", String(40), nullable=False),
+)
 
 
-@pytest.fixture
-def starts(engine: Engine) -> dict[str, datetime]:
-    """Make a schedule for each way with missed ticks; return their first ticks."""
-    with Session(engine) as session, session.begin():
-        session.execute(insert(CLOCK).values(id=1, step=0))
-        for missed, cron in CRONS.items():
-            SCHEDULES.add(
-                session,
-                missed,
-                reports(),
-                cron.expression,
-                timezone=cron.timezone,
-                values={"title": missed},
-                missed=missed,
-            )
-        return {info.name: info.next_tick for info in SCHEDULES.all(session)}
+def run_until_killed(url: str) -> None:
+    """Run schedules that are due again and again, in a process of its own."""
+    with Session(make_engine(url)) as session:
+        while True:
+            try:
+                ran = SCHEDULES.run_due(session, [reports()], limit=2)
+                note_gaps(session, ran)
+                session.commit()
+            except DBAPIError as error:
+                session.rollback()
+                if not is_transient(error):
+                    raise
+            else:
+                time.sleep(0 if ran else PAUSE)
 
 
-def grid(cron: Cron, begin: datetime, end: datetime) -> list[datetime]:
+def note_gaps(session: Session, ran: list[Ran]) -> None:
+    """Write down in the same transaction which ticks were skipped."""
+    for each in ran:
+        if each.skipped is not None:
+            end = each.ticks[0] if each.ticks else each.next_tick
+            gap = {"first": each.skipped.isoformat(), "until": end.isoformat()}
+            session.execute(insert(GAPS).values(name=each.name, **gap))
+
+
+def started(engine: Engine) -> BaseProcess:
+    """Start a scheduler."""
+    url = engine.url.render_as_string(hide_password=False)
+    process = FORKSERVER.Process(target=run_until_killed, args=(url,))
+    process.start()
+    return process
+
+
+def seconds(first: datetime, end: datetime) -> list[datetime]:
     """Return the ticks from the first until before another."""
-    return [begin, *takewhile(lambda tick: tick < end, cron.all_after(begin))]
+    return [first + number * SECOND for number in range((end - first) // SECOND)]
 
 
-def skipped(session: Session, name: str, ticks: list[datetime]) -> list[datetime]:
+def skipped(session: Session, name: str) -> list[datetime]:
     """Return the ticks that the schedulers have reported as skipped."""
-    rows = session.execute(select(GAPS).where(GAPS.c.name == name))
-    gaps = [(as_utc(row.first), as_utc(row.until)) for row in rows]
-    return [tick for first, until in gaps for tick in ticks if first <= tick < until]
+    rows = session.execute(select(GAPS.c.first, GAPS.c.until).where(GAPS.c.name == name))
+    return [tick for gap in rows for tick in seconds(*map(datetime.fromisoformat, gap))]
 
 
 @pytest.mark.load
 @pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.timeout(600)
 def test_each_tick_becomes_one_job_and_none_is_lost_unseen(
-    engine: Engine, starts: dict[str, datetime], tmp_path: Path, full: bool
+    engine: Engine, session: Session, full: bool
 ) -> None:
-    storm = Storm(engine, tmp_path)
+    dice = random.Random(17)
+    for missed in Missed:
+        values = {"title": missed}
+        SCHEDULES.add(session, missed, Report, "* * * * * *", values=values, missed=missed)
+    begin = SCHEDULES.all(session)[0].next_tick - LATE
+    session.execute(update(SCHEDULES.entity).values(next_tick=begin, run_at=begin))
+    session.commit()
+    running = [started(engine) for _ in range(SCHEDULERS)]
 
-    storm.rage(STEPS[full])
-    storm.calm_down()
+    for _ in range(KILLS[full]):
+        time.sleep(dice.uniform(0, 0.1))  # anywhere in a transaction
+        number = dice.randrange(SCHEDULERS)
+        running[number].kill()
+        running[number].join()
+        running[number] = started(engine)
+    after = datetime.now(UTC)
+    until(lambda: first_tick(session) > after, 60)
+    assert all(process.is_alive() for process in running)
+    for process in running:
+        process.kill()
+        process.join()
 
-    assert {process.exitcode for process in storm.running} == {0}
-    with Session(engine) as session:
-        for info in SCHEDULES.all(session):
-            ticks = grid(CRONS[info.name], starts[info.name], info.next_tick)
-            gone = skipped(session, info.name, ticks)
-            assert Counter(ticks_of(session, info.name) + gone) == Counter(ticks)
-            assert (info.name == "all") == (gone == [])
-    # The rule "clock" finds that the clock was set back, as it was.
-    faults = [fault for fault in check_files(*storm.paths) if fault.rule != "clock"]
-    assert not faults, "\n".join(line for fault in faults[:3] for line in fault.story())
+    for info in SCHEDULES.all(session):
+        gone = skipped(session, info.name)
+        wanted = seconds(begin, info.next_tick)
+        assert Counter(ticks_of(session, info.name) + gone) == Counter(wanted)
+        assert (info.name == "all") == (gone == [])
+
+
+def first_tick(session: Session) -> datetime:
+    """Return the first tick that nobody has handled, as the database has it now."""
+    session.rollback()
+    return min(info.next_tick for info in SCHEDULES.all(session))

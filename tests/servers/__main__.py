@@ -13,7 +13,6 @@ import secrets
 import signal
 import sys
 from contextlib import ExitStack, suppress
-from types import FrameType
 
 from tests.servers import DATABASES, ServerUnavailable, provide
 
@@ -26,7 +25,7 @@ def main() -> None:
     if unknown := set(databases).difference(DATABASES):
         parser.error(f"unknown database: {', '.join(sorted(unknown))}")
 
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     with suppress(KeyboardInterrupt), ExitStack() as held:
         for database in databases:
             hold(database, held)
@@ -46,11 +45,6 @@ def hold(database: str, held: ExitStack) -> None:
     held.callback(server.drop_database, name)
     sys.stdout.write(f"{database} {url.render_as_string(hide_password=False)}\n")
     sys.stdout.flush()
-
-
-def interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Treat SIGTERM as Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

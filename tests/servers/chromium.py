@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 from tests.servers import debian
-from tests.servers.errors import NotHere
 
 PACKAGE = "chromium"
 
@@ -24,13 +23,8 @@ def chromium() -> str:
     Raises:
         NotHere: there is none, and none can be installed.
     """
-    if debian.which(PACKAGE) is None:
-        # Without recommended packages there would be no font for other languages and for code.
-        debian.install(PACKAGE, "fonts-dejavu-core", program=PACKAGE)
-    program = debian.which(PACKAGE)
-    if program is None:
-        raise NotHere(f"{PACKAGE} is not on this machine; on Debian: apt-get install {PACKAGE}")
-    return program
+    # Without recommended packages there would be no font for other languages and for code.
+    return debian.find(PACKAGE, PACKAGE, "fonts-dejavu-core")
 
 
 def make_playwright_run() -> None:

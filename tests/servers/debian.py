@@ -103,6 +103,32 @@ def unpack_from_sid(*packages: str, folder: Path) -> None:
             unpacked.rename(folder)
 
 
+def unpacked_libraries(root: Path) -> Path:
+    """Return the folder of the libraries that were unpacked with a program."""
+    found = next((root / "usr" / "lib").glob("*-linux-gnu*"), None)
+    if found is None:
+        raise NotHere(f"{root.name} in .servers/ is not complete: remove that folder")
+    return found
+
+
+def unpacked_program(root: Path, name: str) -> tuple[str, ...]:
+    """Return the command that runs an unpacked program with the libraries beside it."""
+    libraries = unpacked_libraries(root)
+    loader = next((root / "usr").glob("lib*/ld-linux*.so.*"))
+    path = f"{libraries}:{libraries / 'private'}"
+    return (str(loader), "--library-path", path, str(root / "usr" / "sbin" / name))
+
+
+def find(program: str, *packages: str) -> str:
+    """Find a program, or install the packages that bring it; raise NotHere without it."""
+    if which(program) is None:
+        install(*packages, program=program)
+    found = which(program)
+    if found is None:
+        raise NotHere(f"{' '.join(packages)} did not bring {program}")
+    return found
+
+
 def download_from_sid(*packages: str, folder: Path) -> list[Path]:
     """Download packages and what they depend on from the first mirror that has the suite."""
     reasons = ["apt knows no mirror"]

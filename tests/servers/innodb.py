@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -15,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from tests.servers.errors import NotHere
 from tests.servers.given import DRIVERS
 from tests.servers.keeping import LOCALHOST, Binaries
-from tests.servers.provider import NetworkProvider, ask
-from tests.servers.server import Server, connected, quoted
+from tests.servers.provider import NetworkProvider
+from tests.servers.server import Server, ask, connected, quoted
 
 # Data that is thrown away needs no disk; performance_schema shows the tests the locks.
 SETTINGS = (
@@ -35,13 +36,10 @@ SETTINGS = (
 class InnoDBServer(Server):
     """Create databases in utf8mb4; end the connections to a database that is dropped."""
 
-    def databases(self, *, prefix: str) -> Sequence[str]:
-        query = text(
-            "SELECT schema_name FROM information_schema.schemata "
-            "WHERE LEFT(schema_name, CHAR_LENGTH(:prefix)) = :prefix"
-        )
-        with connected(self.url) as connection:
-            return connection.execute(query, {"prefix": prefix}).scalars().all()
+    names_query = (
+        "SELECT schema_name FROM information_schema.schemata "
+        "WHERE LEFT(schema_name, CHAR_LENGTH(:prefix)) = :prefix"
+    )
 
     def _create(self, name: str) -> None:
         with connected(self.url) as connection:
@@ -65,35 +63,33 @@ def end_connections(connection: Connection, name: str) -> None:
             connection.exec_driver_sql(f"KILL {int(number)}")
 
 
-def own_tmpdir(folder: Path) -> str:
-    """Return the option that gives a server a folder of its own for temporary tables.
-
-    A MariaDB server that starts removes the temporary tables in its folder. In /tmp they may be
-    those of another server, which ended by a segmentation fault in DESCRIBE.
-    """
-    return f"--tmpdir={folder}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class InnoDBBinaries(Binaries):
     """Serve with the options that both servers know."""
 
     stop_signal: signal.Signals = signal.SIGKILL
+    durable: ClassVar[tuple[str, ...]] = (
+        *("--innodb-flush-log-at-trx-commit=1", "--innodb-doublewrite=ON"),
+    )
 
-    def options(self, folder: Path, *, port: int) -> Iterator[str]:
+    def place(self, folder: Path) -> Iterator[str]:
+        """Give the options that say where the data is.
+
+        A MariaDB server that starts removes the temporary tables in its folder. In /tmp they may be
+        those of another server, which ended by a segmentation fault in DESCRIBE.
+        """
+        yield f"--datadir={folder / 'data'}"
+        yield f"--tmpdir={folder}"
+        if self.user is None and os.geteuid() == 0:  # which both servers refuse unless told so
+            yield "--user=root"
+
+    def served(self, folder: Path, *, port: int) -> Iterator[str]:
         """Give the options of a server on this folder and port."""
         yield from SETTINGS
-        yield from as_root()
-        yield f"--datadir={folder / 'data'}"
-        yield own_tmpdir(folder)
+        yield from self.place(folder)
         yield f"--port={port}"
         yield f"--socket={folder / 'socket'}"
         yield f"--pid-file={folder / 'pid'}"
-
-
-def as_root() -> Sequence[str]:
-    """Permit to run as root, which both servers refuse unless told so."""
-    return ("--user=root",) if os.geteuid() == 0 else ()
 
 
 class InnoDBProvider(NetworkProvider):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.servers import debian
 from tests.servers.errors import NotHere
-from tests.servers.innodb import InnoDBBinaries, InnoDBProvider, as_root, own_tmpdir
+from tests.servers.innodb import InnoDBBinaries, InnoDBProvider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +19,13 @@ class MariaDBBinaries(InnoDBBinaries):
 
     def initialize(self, folder: Path) -> tuple[str, ...]:
         return (
-            *(self.installer, "--no-defaults", "--skip-test-db", f"--datadir={folder / 'data'}"),
+            *(self.installer, "--no-defaults", "--skip-test-db", *self.place(folder)),
             # Debian's default lets root in through the socket only.
             "--auth-root-authentication-method=normal",
-            own_tmpdir(folder),
-            *as_root(),
         )
 
     def serve(self, folder: Path, *, port: int) -> tuple[str, ...]:
-        return (self.daemon, "--no-defaults", *self.options(folder, port=port))
+        return (self.daemon, "--no-defaults", *self.served(folder, port=port))
 
 
 class MariaDB(InnoDBProvider):
@@ -44,6 +42,3 @@ class MariaDB(InnoDBProvider):
         if installer is None or daemon is None:
             raise NotHere("mariadb-install-db and mariadbd are not on this machine")
         return MariaDBBinaries(installer=installer, daemon=daemon)
-
-    def install(self) -> None:
-        debian.install(*self.packages)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.servers import debian
 from tests.servers.errors import NotHere
 from tests.servers.given import REPOSITORY
-from tests.servers.innodb import InnoDBBinaries, InnoDBProvider, as_root
+from tests.servers.innodb import InnoDBBinaries, InnoDBProvider
 
 UNPACKED = REPOSITORY / ".servers" / "mysql"
 
@@ -32,14 +32,14 @@ class MySQLBinaries(InnoDBBinaries):
     layout: tuple[str, ...] = ()
 
     def initialize(self, folder: Path) -> tuple[str, ...]:
-        return (
-            *(*self.command, "--no-defaults", *self.layout, "--initialize-insecure"),
-            *(f"--datadir={folder / 'data'}", *as_root()),
-        )
+        return (*self._command, "--initialize-insecure", *self.place(folder))
 
     def serve(self, folder: Path, *, port: int) -> tuple[str, ...]:
-        options = self.options(folder, port=port)
-        return (*self.command, "--no-defaults", *self.layout, "--mysqlx=OFF", *options)
+        return (*self._command, "--mysqlx=OFF", *self.served(folder, port=port))
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return (*self.command, "--no-defaults", *self.layout)
 
 
 class MySQL(InnoDBProvider):
@@ -48,12 +48,10 @@ class MySQL(InnoDBProvider):
     name = "mysql"
     packages = ("mysql-server-core",)
 
-    @property
-    def package_way_out(self) -> str:
-        return (
-            "install MySQL's own mysqld; as root on Debian the tests unpack "
-            f"{' '.join(self.packages)} from the suite sid into .servers/"
-        )
+    package_way_out = (
+        "install MySQL's own mysqld; as root on Debian the tests unpack {packages} from the suite "
+        "sid into .servers/"
+    )
 
     def binaries(self) -> MySQLBinaries:
         if UNPACKED.is_dir():
@@ -74,17 +72,10 @@ def is_mariadb(daemon: str) -> bool:
 
 
 def unpacked_binaries(root: Path) -> MySQLBinaries:
-    """Find what runs the unpacked mysqld with the libraries unpacked beside it."""
-    usr = root / "usr"
-    loader = next(usr.glob("lib*/ld-linux*.so.*"), None)
-    libraries = next((usr / "lib").glob("*-linux-gnu*"), None)
-    if loader is None or libraries is None:
-        raise NotHere(f"{root.name} in .servers/ is not complete: remove that folder")
+    """Find what runs the unpacked mysqld."""
+    usr, libraries = root / "usr", debian.unpacked_libraries(root)
     return MySQLBinaries(
-        command=(
-            *(str(loader), "--library-path", f"{libraries}:{libraries / 'private'}"),
-            str(usr / "sbin" / "mysqld"),
-        ),
+        command=debian.unpacked_program(root, "mysqld"),
         layout=(
             f"--basedir={usr}",
             f"--lc-messages-dir={usr / 'share' / 'mysql'}",

@@ -6,17 +6,16 @@ import os
 import pwd
 import shutil
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from sqlalchemy import URL, text
+from sqlalchemy import URL
 
-from tests.servers import debian
 from tests.servers.errors import NotHere
 from tests.servers.keeping import LOCALHOST, Binaries
-from tests.servers.provider import NetworkProvider, ask
-from tests.servers.server import Server, connected, quoted
+from tests.servers.provider import NetworkProvider
+from tests.servers.server import Server, ask, connected, quoted
 
 # Where Debian keeps the programs of each version, outside of the PATH.
 DEBIAN_FOLDER = Path("/usr/lib/postgresql")
@@ -37,10 +36,7 @@ SETTINGS = {
 class PostgreSQLServer(Server):
     """Create databases from template0, whatever else is connected to template1."""
 
-    def databases(self, *, prefix: str) -> Sequence[str]:
-        query = text("SELECT datname FROM pg_database WHERE starts_with(datname, :prefix)")
-        with connected(self.url) as connection:
-            return connection.execute(query, {"prefix": prefix}).scalars().all()
+    names_query = "SELECT datname FROM pg_database WHERE starts_with(datname, :prefix)"
 
     def _create(self, name: str) -> None:
         with connected(self.url) as connection:
@@ -60,6 +56,10 @@ class PostgreSQLBinaries(Binaries):
     folder: Path
     # Immediate shutdown; SIGKILL would leave the server's shared memory behind.
     stop_signal: signal.Signals = signal.SIGQUIT
+    pid_file: ClassVar[str] = "data/postmaster.pid"
+    durable: ClassVar[tuple[str, ...]] = (
+        *("--fsync=on", "--synchronous_commit=on", "--full_page_writes=on"),
+    )
 
     def initialize(self, folder: Path) -> tuple[str, ...]:
         return (
@@ -95,9 +95,6 @@ class PostgreSQL(NetworkProvider):
             if all((folder / program).exists() for program in ("initdb", "postgres")):
                 return PostgreSQLBinaries(folder=folder, user=unprivileged_user())
         raise NotHere("initdb and postgres are not on this machine")
-
-    def install(self) -> None:
-        debian.install(*self.packages)
 
 
 def program_folders() -> list[Path]:

@@ -3,53 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar
 
 from sqlalchemy import URL
-from sqlalchemy.exc import SQLAlchemyError
 
+from tests.servers import debian
 from tests.servers.errors import NotHere, ServerUnavailable
 from tests.servers.given import DRIVERS, alias_of, variable_of, with_driver
-from tests.servers.keeping import (
-    LOCALHOST,
-    Binaries,
-    Keeper,
-    free_port,
-    initialize,
-    last_lines,
-    make_folder,
-)
-from tests.servers.server import Origin, Server, connected
-
-PORT_ATTEMPTS = 3
-START_TIMEOUT = 60.0
-LOOK_EVERY = 0.1
-CONNECT_TIMEOUT = 5
-
-FoundBinaries = TypeVar("FoundBinaries", bound=Binaries, covariant=True)
-
-
-class Programs(Protocol[FoundBinaries]):
-    """What a provider knows of a database's programs."""
-
-    def binaries(self) -> FoundBinaries:
-        """Find them; raise NotHere if they are missing."""
-
-    def install(self) -> None:
-        """Install them; raise NotHere where that cannot be done."""
-
-
-def binaries_of(programs: Programs[FoundBinaries]) -> FoundBinaries:
-    """Find a database's programs, and install them where they are missing."""
-    try:
-        return programs.binaries()
-    except NotHere:
-        programs.install()
-        return programs.binaries()
+from tests.servers.keeping import LOCALHOST, Keeper, initialize, make_folder, serve
+from tests.servers.server import Origin, Server, ask
 
 
 class Provider(ABC):
@@ -58,24 +23,12 @@ class Provider(ABC):
     name: ClassVar[str]
     server: ClassVar[type[Server]]
     packages: ClassVar[tuple[str, ...]]
+    package_way_out = "install its server (Debian: {packages}; as root the tests do it)"
 
     @property
     def places(self) -> tuple[Callable[[], Server], ...]:
         """List the searches to make when no URL was given."""
         return self.running, self.started, self.installed
-
-    @property
-    def way_out(self) -> str:
-        """Tell a person how this database can be had."""
-        return (
-            f"Give a URL (--dburi {DRIVERS[self.name]}://..., {variable_of(self.name)}, "
-            f"or setup.cfg [db] {self.name} = ...), or {self.package_way_out}"
-        )
-
-    @property
-    def package_way_out(self) -> str:
-        """Tell which packages bring this database."""
-        return f"install its server (Debian: {' '.join(self.packages)}; as root the tests do it)"
 
     def given(self, url: str) -> Server:
         """Use the server that a person named, and no other."""
@@ -102,9 +55,25 @@ class Provider(ABC):
     def installed(self) -> Server:
         """Install packages, then start a server."""
 
+    @abstractmethod
+    def version_of(self, url: URL) -> str:
+        """Ask for the server's version; refuse a server of another database."""
+
+    def found(self, url: URL, *, origin: Origin, keeper: Keeper | None = None) -> Server:
+        """Return the server at a URL; raise NotHere if it is another database's."""
+        version = self.version_of(url)
+        return self.server(
+            database=self.name, url=url, origin=origin, version=version, keeper=keeper
+        )
+
     def unavailable(self, why: str) -> ServerUnavailable:
         """Make the error that tells why there is no server, and the way out."""
-        return ServerUnavailable(self.name, why, self.way_out)
+        packages = self.package_way_out.format(packages=" ".join(self.packages))
+        way_out = (
+            f"Give a URL (--dburi {DRIVERS[self.name]}://..., {variable_of(self.name)}, "
+            f"or setup.cfg [db] {self.name} = ...), or {packages}"
+        )
+        return ServerUnavailable(self.name, why, way_out)
 
 
 class NetworkProvider(Provider):
@@ -116,93 +85,39 @@ class NetworkProvider(Provider):
     folder_query: ClassVar[str]
 
     def at(self, url: URL) -> Server:
-        return self._found(url, origin="given")
+        return self.found(url, origin="given")
 
     def running(self) -> Server:
         try:
-            return self._found(self._url_at(self.port), origin="running")
+            return self.found(self.url_at(self.port), origin="running")
         except NotHere as missing:
             raise NotHere(f"none runs on {LOCALHOST}:{self.port} ({missing})") from missing
 
     def started(self) -> Server:
-        return self.start(self.binaries(), origin="started")
+        return self._start(origin="started")
 
     def installed(self) -> Server:
         self.install()
-        return self.start(self.binaries(), origin="installed")
+        return self._start(origin="installed")
 
     @abstractmethod
-    def binaries(self) -> Binaries:
-        """Find the database's programs."""
+    def binaries(self) -> Any:
+        """Find the database's programs; raise NotHere if they are missing."""
 
-    @abstractmethod
     def install(self) -> None:
-        """Install the database's programs."""
+        """Install the database's programs; raise NotHere where that cannot be done."""
+        debian.install(*self.packages)
 
-    @abstractmethod
-    def version_of(self, url: URL) -> str:
-        """Ask for the server's version; refuse a server of another database."""
-
-    def start(
-        self,
-        binaries: Binaries,
-        *,
-        origin: Origin,
-        port: int | None = None,
-        within: Path | None = None,
-    ) -> Server:
-        """Run these binaries in a temporary folder, on a free port if none is named."""
-        folder = make_folder(self.name, user=binaries.user, within=within)
+    def programs(self) -> Any:
+        """Find the database's programs, and install them where they are missing."""
         try:
-            initialize(binaries, folder)
-            return self.serve(binaries, folder, origin=origin, port=port)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-    def serve(
-        self, binaries: Binaries, folder: Path, *, origin: Origin, port: int | None = None
-    ) -> Server:
-        """Run these binaries on a folder that was made before."""
-        # A free port may be taken by the time the server listens on it.
-        for _ in range(PORT_ATTEMPTS):
-            number = port or free_port()
-            keeper = Keeper(binaries, folder, port=number)
-            url = self._url_at(number)
-            try:
-                if self._answers(keeper, url):
-                    return self._found(url, origin=origin, keeper=keeper)
-            except BaseException:
-                keeper.stop()
-                raise
-        raise NotHere(f"its server ended at once: {last_lines(folder)}")
-
-    def _answers(self, keeper: Keeper, url: URL) -> bool:
-        """Wait until the server answers; return False if it ended instead."""
-        deadline = time.monotonic() + START_TIMEOUT
-        while keeper.running:
-            if self._is_ours(url, keeper.folder):
-                return True
-            if time.monotonic() > deadline:
-                raise NotHere(f"its server does not answer: {last_lines(keeper.folder)}")
-            time.sleep(LOOK_EVERY)
-        keeper.end()
-        return False
-
-    def _is_ours(self, url: URL, folder: Path) -> bool:
-        # Another server may have taken the port meanwhile: check whose data this server serves.
-        try:
-            return Path(ask(url, self.folder_query)).resolve() == (folder / "data").resolve()
+            return self.binaries()
         except NotHere:
-            return False
+            self.install()
+            return self.binaries()
 
-    def _found(self, url: URL, *, origin: Origin, keeper: Keeper | None = None) -> Server:
-        version = self.version_of(url)
-        return self.server(
-            database=self.name, url=url, origin=origin, version=version, keeper=keeper
-        )
-
-    def _url_at(self, port: int) -> URL:
+    def url_at(self, port: int) -> URL:
+        """Return the way to a server of this machine."""
         return URL.create(
             DRIVERS[self.name],
             username=self.user,
@@ -211,13 +126,22 @@ class NetworkProvider(Provider):
             database=self.database,
         )
 
+    def _start(self, *, origin: Origin) -> Server:
+        """Run the programs in a temporary folder, on a free port."""
+        binaries = self.binaries()
+        folder = make_folder(self.name, user=binaries.user)
+        try:
+            initialize(binaries, folder)
+            keeper, port = serve(binaries, folder, lambda port: self._is_ours(port, folder))
+            return self.found(self.url_at(port), origin=origin, keeper=keeper)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
-def ask(url: URL, query: str) -> str:
-    """Ask a server a question; any error means that there is no server for us."""
-    try:
-        with connected(url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT)})) as to:
-            return str(to.exec_driver_sql(query).scalar_one())
-    # ImportError: the driver is missing. RuntimeError: PyMySQL misses cryptography.
-    except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
-        reason = getattr(error, "orig", None) or error
-        raise NotHere(str(reason).strip().partition("\n")[0]) from error
+    def _is_ours(self, port: int, folder: Path) -> bool:
+        # Another server may have taken the port meanwhile: check whose data this server serves.
+        try:
+            served = ask(self.url_at(port), self.folder_query)
+        except NotHere:
+            return False
+        return Path(served).resolve() == (folder / "data").resolve()

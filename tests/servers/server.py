@@ -6,14 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from sqlalchemy import URL, Connection, NullPool, create_engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, Connection, NullPool, create_engine, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from tests.servers.errors import NotHere
 from tests.servers.keeping import Keeper
 
 Origin = Literal["given", "running", "started", "installed"]
+
+CONNECT_TIMEOUT = 5
 
 # What the drivers say when the user may not create or drop a database: PostgreSQL's
 # insufficient_privilege; ER_DBACCESS_DENIED, ER_TABLEACCESS_DENIED, ER_SPECIFIC_ACCESS_DENIED.
@@ -30,6 +33,7 @@ class Server(ABC):
         origin: where the server was had from.
         version: the version that the server reports.
         keeper: the process that runs the server, if this process started it.
+        names_query: asks for the names of the databases that begin with :prefix.
     """
 
     database: str
@@ -37,6 +41,7 @@ class Server(ABC):
     origin: Origin
     version: str
     keeper: Keeper | None = None
+    names_query: ClassVar[str] = ""
 
     def __str__(self) -> str:
         return f"{self.version} ({self.origin}) {self.url.render_as_string(hide_password=True)}"
@@ -75,9 +80,10 @@ class Server(ABC):
         for name in self.databases(prefix=prefix):
             self._drop(name)
 
-    @abstractmethod
     def databases(self, *, prefix: str) -> Sequence[str]:
         """List the databases whose names begin like this."""
+        with connected(self.url) as connection:
+            return connection.execute(text(self.names_query), {"prefix": prefix}).scalars().all()
 
     def stop(self) -> None:
         """Stop the server and remove its folder, if this process started it."""
@@ -107,6 +113,25 @@ def connected(url: URL) -> Iterator[Connection]:
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         yield connection
+
+
+def ask(url: URL, query: str) -> str:
+    """Ask a server a question; any error means that there is no server for us."""
+    try:
+        with connected(url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT)})) as to:
+            return str(to.exec_driver_sql(query).scalar_one())
+    # ImportError: the driver is missing. RuntimeError: PyMySQL misses cryptography.
+    except (SQLAlchemyError, ImportError, RuntimeError, OSError) as error:
+        reason = getattr(error, "orig", None) or error
+        raise NotHere(str(reason).strip().partition("\n")[0]) from error
+
+
+def says(url: URL, query: str, answer: str) -> bool:
+    """Tell whether a server answers, and with this."""
+    try:
+        return ask(url, query) == answer
+    except NotHere:
+        return False
 
 
 def quoted(connection: Connection, name: str) -> str:

@@ -17,7 +17,7 @@ from sqlalchemy import URL
 from tests.servers.errors import NotHere
 from tests.servers.keeping import make_folder
 from tests.servers.provider import Provider
-from tests.servers.server import Origin, Server
+from tests.servers.server import Server
 
 #: The files of a database that have locks of SQLite's.
 ENDINGS = (".db", ".db-shm")
@@ -85,21 +85,17 @@ class SQLite(Provider):
     def at(self, url: URL) -> Server:
         if url.database in (None, "", ":memory:"):
             raise NotHere("a database in memory cannot be shared by connections")
-        return self._found(url, origin="given")
+        return self.found(url, origin="given")
 
     def running(self) -> Server:
         raise NotHere("SQLite has no server")
 
     def started(self) -> Server:
-        folder = make_folder(self.name)
-        return self._found(
-            URL.create("sqlite", database=str(folder / "admin.db")), origin="started"
-        )
+        file = make_folder(self.name) / "admin.db"
+        return self.found(URL.create("sqlite", database=str(file)), origin="started")
 
     def installed(self) -> Server:
         raise NotHere("SQLite comes with Python")
 
-    def _found(self, url: URL, *, origin: Origin) -> Server:
-        return self.server(
-            database=self.name, url=url, origin=origin, version=sqlite3.sqlite_version
-        )
+    def version_of(self, url: URL) -> str:
+        return sqlite3.sqlite_version

@@ -79,10 +79,14 @@ from sa_jobqueue.control import (
     request_stop,
     workers,
 )
+
+# Inner: a user names the types of results in annotations alone.
 from sa_jobqueue.counts import QueueStats
 from sa_jobqueue.events import Event, HistoryTable, history_table, listens_for
 from sa_jobqueue.rounds import RoundProgress
 from sa_jobqueue.schedules import Ran, Schedules
+
+# Inner: as above.
 from sa_jobqueue.verbs import Reaped, ReapedJob
 from sa_jobqueue.worker import Cancel, Done, JobContext, Retry, Worker, job_context
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting, Step, Transition, Workflow

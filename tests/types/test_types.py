@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 API = Path(__file__).with_name("api.py")
-MISTAKES = API.with_name("mistakes.py")
 ROOT = API.parents[2]
 
 #: Without the project's own settings, and with a cache that is not the project's.
@@ -25,7 +24,7 @@ def check(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_mypy_finds_no_error_in_a_users_file_and_every_mistake_that_it_marks() -> None:
-    checked = check(*MYPY, str(API), str(MISTAKES))
+    checked = check(*MYPY, str(API), str(API.with_name("mistakes.py")))
 
     assert checked.stdout == "Success: no issues found in 2 source files\n", checked
 

@@ -8,14 +8,18 @@ from sqlalchemy import Integer, Table, make_url
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 from sqlalchemy.schema import CreateColumn, CreateIndex
 
-DIALECTS = {
-    alias: make_url(f"{driver}://").get_dialect()()
-    for alias, driver in {
-        "postgresql": "postgresql+psycopg2",
-        "mysql": "mysql+pymysql",
-        "sqlite": "sqlite",
-    }.items()
-}
+from tests.servers.given import DRIVERS
+
+
+def dialect(alias: str, *version: int, **options: Any) -> Any:
+    """Make a dialect, as it is after the first connect to a server of some version."""
+    made = make_url(f"{DRIVERS[alias]}://").get_dialect()(**options)
+    if version:
+        made.server_version_info = version
+    return made
+
+
+DIALECTS = {alias: dialect(alias) for alias in ("postgresql", "mysql", "sqlite")}
 
 JOB_COLUMNS = [
     "status VARCHAR(16) DEFAULT 'unclaimed' NOT NULL",

@@ -11,28 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, DateTime, Integer, String, Table, func, make_url
-from sqlalchemy.engine import Dialect
+from sqlalchemy import Column, DateTime, Integer, String, Table, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    RoundMixin,
-    claim_statements,
-)
+from sa_jobqueue import JobMixin, JobQueue, RoundMixin, claim_statements
 from tests.models import Dog, Email, Message, Pair, Task
 from tests.support import STRATEGIES
+from tests.unit.mapping import dialect
 
 FILE = Path(__file__).with_name("claims.sql")
-
-DRIVERS = {
-    "postgresql": "postgresql+psycopg2",
-    "mysql": "mysql+pymysql",
-    "mariadb": "mariadb+pymysql",
-    "sqlite": "sqlite",
-}
 
 
 class Base(DeclarativeBase):
@@ -110,22 +98,13 @@ def cases() -> Iterator[tuple[str, str, str]]:
     yield from ((shape, "postgresql", "advisory") for shape in ANY_CLASS)
 
 
-def dialect_of(alias: str) -> Dialect:
-    """Make a dialect that writes its parameters as :name, so that they can be read."""
-    make: Any = make_url(f"{DRIVERS[alias]}://").get_dialect()
-    dialect: Dialect = make(paramstyle="named")
-    return dialect
-
-
 def compiled(shape: str, alias: str, strategy: str) -> list[SQLCompiler]:
     """Compile the statements of a claim."""
     target, where = (SHAPES | ANY_CLASS)[shape]
-    dialect = dialect_of(alias)
-    if isinstance(target, JobQueue):
-        statements: list[Any] = claim_statements(target, *where, dialect=dialect)
-    else:
-        statements = claim_statements(target, *where, dialect=dialect, strategy=strategy)
-    return [statement.compile(dialect=dialect) for statement in statements]
+    named = dialect(alias, paramstyle="named")  # parameters are written as :name
+    how = {} if isinstance(target, JobQueue) else {"strategy": strategy}
+    statements: list[Any] = claim_statements(target, *where, dialect=named, **how)
+    return [statement.compile(dialect=named) for statement in statements]
 
 
 def claim_sql(shape: str, alias: str, strategy: str) -> str:
@@ -143,16 +122,11 @@ def _readable(text: str) -> str:
 
 
 @cache
-def written() -> dict[tuple[str, str, str], str]:
+def written() -> dict[tuple[str, ...], str]:
     """Read the SQL of the file, by shape, database and strategy."""
     _, *sections = FILE.read_text(encoding="utf-8").split("-- ")
     found = (section.partition("\n") for section in sections)
-    return {_case(head): body.strip() + "\n" for head, _, body in found}
-
-
-def _case(head: str) -> tuple[str, str, str]:
-    shape, alias, strategy = head.split(" | ")
-    return shape, alias, strategy
+    return {tuple(head.split(" | ")): body.strip() + "\n" for head, _, body in found}
 
 
 def main() -> None:

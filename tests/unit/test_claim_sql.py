@@ -12,15 +12,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from sa_jobqueue import JobQueue, UnsupportedDatabase, claim_statements
 from tests.models import Email, Pair
-from tests.unit.sql import (
-    Base,
-    Guest,
-    cases,
-    claim_sql,
-    compiled,
-    dialect_of,
-    written,
-)
+from tests.unit.mapping import dialect
+from tests.unit.sql import Base, Guest, cases, claim_sql, compiled, written
 
 CASES = list(cases())
 MARKING = [case for case in CASES if case[2] not in ("held", "advisory")]
@@ -94,23 +87,16 @@ def test_a_mark_names_the_status_that_it_leaves() -> None:
 def test_other_versions_of_a_server_are_asked_in_their_own_way(
     entity: Any, alias: str, version: tuple[int, ...], strategy: str, words: str
 ) -> None:
-    dialect = at_version(alias, *version)
+    server = dialect(alias, *version)
 
-    statements: list[Any] = claim_statements(entity, dialect=dialect, strategy=strategy)
+    statements: list[Any] = claim_statements(entity, dialect=server, strategy=strategy)
 
-    text = ";".join(str(statement.compile(dialect=dialect)) for statement in statements)
+    text = ";".join(str(statement.compile(dialect=server)) for statement in statements)
     assert words in " ".join(text.split())
 
 
 def test_a_key_whose_text_is_not_always_the_same_needs_a_server_that_hashes_values() -> None:
-    dialect = at_version("postgresql", 13, 9)
+    server = dialect("postgresql", 13, 9)
 
     with pytest.raises(UnsupportedDatabase, match=r"before PostgreSQL 14 only .* upgrade"):
-        claim_statements(Concert, dialect=dialect, strategy="advisory")
-
-
-def at_version(alias: str, *version: int) -> Any:
-    """Return the dialect of a server of this version."""
-    dialect: Any = dialect_of(alias)
-    dialect.server_version_info = version
-    return dialect
+        claim_statements(Concert, dialect=server, strategy="advisory")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from weakref import ref
 
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from sa_jobqueue import (
-    ConstantBackoff,
     JobMixin,
     JobQueue,
     PriorityMixin,
     RetryMixin,
     RoundMixin,
-    ScheduleMixin,
     cancel,
     complete,
     enqueue,
@@ -32,19 +29,13 @@ from sa_jobqueue import (
     retry,
     start_round,
 )
+from tests.unit.mapping import map_job
 
 
 def new_class() -> type[Any]:
     """Map a class with every mixin, in its own registry and metadata."""
-
-    class Base(DeclarativeBase):
-        pass
-
-    class Letter(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, RoundMixin, Base):
-        __tablename__ = "letter"
-        id: Mapped[int] = mapped_column(primary_key=True)
-
-    return Letter
+    mapped: type[Any] = map_job(JobMixin, PriorityMixin, RetryMixin, RoundMixin)
+    return mapped
 
 
 def new_engine(entity: type[Any]) -> Engine:
@@ -58,15 +49,9 @@ def use(engine: Engine, queue: JobQueue[Any]) -> None:
     entity = queue.entity
     with Session(engine) as session:
         enqueue(session, entity, [{"id": number} for number in range(20)])
-        finishes: list[Callable[[Any], None]] = [
-            lambda job: complete(session, job),
-            lambda job: complete(session, job, delete=True),
-            lambda job: fail(session, job, backoff=ConstantBackoff(timedelta(0))),
-            lambda job: release(session, job),
-            lambda job: renew(session, job),
-        ]
-        for finish in finishes:
-            finish(queue.claim(session, owner="w"))
+        for finish in (complete, fail, release, renew):
+            finish(session, queue.claim(session, owner="w"))
+        complete(session, queue.claim(session, owner="w"), delete=True)
         complete(session, queue.claim_rows(session, owner="w"))
         jobs = session.query(entity).all()
         cancel(session, jobs[:9])

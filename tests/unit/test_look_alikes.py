@@ -1,15 +1,11 @@
-"""What servers say about themselves: which of them is another product.
-
-A rule about texts of servers that no test has: the inner module is imported to try each.
-"""
+"""What servers say about themselves: which of them is another product."""
 
 from __future__ import annotations
 
 import pytest
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from sa_jobqueue import assume_locks
-from sa_jobqueue.dialects.look_alikes import locks_are_assumed, look_alike
+# Inner: a rule about texts of servers that no test has.
+from sa_jobqueue.dialects.look_alikes import look_alike
 
 OF_POSTGRESQL = {
     "PostgreSQL 15.12-YB-2.25.2.0-b0 on x86_64-pc-linux-gnu, compiled by clang": "YugabyteDB",
@@ -59,27 +55,15 @@ GENUINE = [
 ]
 
 
-@pytest.mark.parametrize(("told", "product"), OF_POSTGRESQL.items())
-def test_a_look_alike_of_postgresql_is_named(told: str, product: str) -> None:
-    assert look_alike([told]) == product
-
-
-@pytest.mark.parametrize(("told", "product"), OF_MYSQL.items())
-def test_a_look_alike_of_mysql_is_named(told: tuple[str, ...], product: str) -> None:
-    assert look_alike(told) == product
-
-
-@pytest.mark.parametrize("told", GENUINE)
-def test_packages_forks_and_services_with_the_true_locks_are_not_refused(
-    told: tuple[str, ...],
+@pytest.mark.parametrize(
+    ("told", "product"),
+    [
+        *(((told,), product) for told, product in OF_POSTGRESQL.items()),
+        *OF_MYSQL.items(),
+        *((told, None) for told in GENUINE),
+    ],
+)
+def test_look_alikes_are_named_and_packages_forks_and_services_with_the_true_locks_are_not(
+    told: tuple[str, ...], product: str | None
 ) -> None:
-    assert look_alike(told) is None
-
-
-def test_locks_are_assumed_for_an_engine_and_what_is_made_of_it_and_no_other() -> None:
-    engine, other = (create_async_engine("sqlite+aiosqlite://") for _ in range(2))
-
-    assume_locks(engine)
-
-    assert locks_are_assumed(engine.sync_engine.execution_options(logging_token="x").dialect)
-    assert not locks_are_assumed(other.sync_engine.dialect)
+    assert look_alike(told) == product

@@ -6,17 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Column,
-    Date,
-    DateTime,
-    Enum,
-    Float,
-    Integer,
-    MetaData,
-    String,
-    Table,
-)
+from sqlalchemy import Column, Date, DateTime, Enum, Float, Integer, MetaData, String, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError as SQLAlchemyArgumentError
 from sqlalchemy.orm import Mapped, MappedAsDataclass, mapped_column, registry, relationship
@@ -67,10 +57,6 @@ def sqlmodel() -> Any:
     class Hero(JobMixin, Model, table=True):
         id: int | None = Field(default=None, primary_key=True)
         status: str
-
-
-def twice_by_two_names() -> Any:
-    return map_job(JobMixin, ScheduleMixin.named(run_at="due"), RetryMixin)
 
 
 def with_a_table_of_rounds() -> Any:
@@ -153,7 +139,10 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: own(state=mapped_column("status", TEXT)), "column with name 'status'"),
     (lambda: imperative(Column("status", String(16)), state="status"), UNMAPPED),
     (lambda: map_job(JobMixin.named(owner="priority"), PriorityMixin), r"named\(priority="),
-    (twice_by_two_names, r"run_at by two names, due and run_at"),
+    (
+        lambda: map_job(JobMixin, ScheduleMixin.named(run_at="due"), RetryMixin),
+        "run_at by two names, due and run_at",
+    ),
     (with_a_table_of_rounds, "the table that records the rounds of Job"),
     # Keys
     (lambda: own(id=mapped_column(NUMBER)), r"cannot be a queue: .*'job' has no primary key"),
@@ -226,9 +215,3 @@ REFUSED: list[tuple[Any, str]] = [
 def test_what_cannot_be_a_queue_is_refused(made: Any, words: str) -> None:
     with pytest.raises((ArgumentError, SQLAlchemyArgumentError), match=words):
         made()
-
-
-def test_a_key_that_the_mapper_is_given_is_enough() -> None:
-    job = map_job(JobMixin, id=mapped_column(Integer), __mapper_args__={"primary_key": ["id"]})
-
-    assert JobQueue(job)

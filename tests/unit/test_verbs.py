@@ -88,31 +88,23 @@ def test_a_method_has_the_parameters_of_its_verb_but_for_what_the_queue_states(v
     method = parameters(getattr(JobQueue, verb))
 
     assert method == parameters(getattr(sa_jobqueue, verb), without=STATED)
+    assert method == parameters(getattr(StepQueue, verb), without={"then"})
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_step_of_a_workflow_has_the_same_parameters_and_chooses_where_jobs_go(verb: str) -> None:
-    of_step = parameters(getattr(StepQueue, verb), without={"then"})
+@pytest.mark.parametrize(
+    ("awaited", "verb"),
+    [
+        *((sa_asyncio, name) for name in (*VERBS, *sorted(NO_VERBS), "start_round")),
+        *((AsyncJobQueue, name) for name in (*VERBS, *WAYS_TO_CLAIM)),
+    ],
+)
+def test_a_verb_has_the_same_parameters_when_it_is_awaited(awaited: Any, verb: str) -> None:
+    function = getattr(awaited, verb)
+    plain = sa_jobqueue if awaited is sa_asyncio else JobQueue
 
-    assert of_step == parameters(getattr(JobQueue, verb))
-
-
-@pytest.mark.parametrize("name", [*VERBS, *sorted(NO_VERBS), "start_round", "advisory_session"])
-def test_a_function_has_the_same_parameters_when_it_is_awaited(name: str) -> None:
-    awaited = getattr(sa_asyncio, name)
-
-    assert parameters(awaited) == parameters(getattr(sa_jobqueue, name))
-    assert inspect.iscoroutinefunction(awaited) or name == "advisory_session"
-    assert awaited.__doc__
-
-
-@pytest.mark.parametrize("name", [*VERBS, *WAYS_TO_CLAIM])
-def test_a_method_of_a_queue_has_the_same_parameters_when_it_is_awaited(name: str) -> None:
-    awaited = getattr(AsyncJobQueue, name)
-
-    assert parameters(awaited) == parameters(getattr(JobQueue, name))
-    assert inspect.iscoroutinefunction(awaited)
-    assert awaited.__doc__
+    assert parameters(function) == parameters(getattr(plain, verb))
+    assert inspect.iscoroutinefunction(function)
+    assert function.__doc__
 
 
 def test_sa_jobqueue_asyncio_exports_the_verbs_and_what_is_beside_them() -> None:
@@ -121,11 +113,12 @@ def test_sa_jobqueue_asyncio_exports_the_verbs_and_what_is_beside_them() -> None
     assert set(sa_asyncio.__all__) == {*VERBS, *NO_VERBS, *beside}
 
 
-@pytest.mark.parametrize("further", [{"order_by": Email.id.desc()}, {"strategy": "candidates"}])
+@pytest.mark.parametrize(
+    ("where", "further"),
+    [((), {"order_by": Email.id.desc()}), ((), {"strategy": "candidates"}), ((Email.id > 1,), {})],
+)
 def test_the_statements_of_a_queue_take_nothing_that_it_states_itself(
-    further: dict[str, Any],
+    where: tuple[Any, ...], further: dict[str, Any]
 ) -> None:
     with pytest.raises(ArgumentError, match="strategy: give only dialect= with it"):
-        claim_statements(JobQueue(Email), dialect="sqlite", **further)
-    with pytest.raises(ArgumentError, match="strategy: give only dialect= with it"):
-        claim_statements(JobQueue(Email), Email.id > 1, dialect="sqlite")
+        claim_statements(JobQueue(Email), *where, dialect="sqlite", **further)

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from sa_jobqueue.counts.count import forget_schema
 from sa_jobqueue.web import Access, Visitor, app
 from tests.support import make_engine, with_empty_tables
 
@@ -42,7 +40,6 @@ def page_engine(db_url: URL) -> Iterator[Engine]:
 @pytest.fixture
 def engine(page_engine: Engine) -> Engine:
     """The engine with empty tables."""
-    forget_schema()
     with Session(page_engine) as session, session.begin():
         session.query(Plain).delete()
     return with_empty_tables(page_engine, Base.metadata)
@@ -56,20 +53,16 @@ def session(engine: Engine) -> Iterator[Session]:
 
 
 @pytest.fixture
-def open_page(engine: Engine) -> Iterator[Open]:
-    """Open a page as a visitor; it is closed after the test."""
-    opened: list[Starlette] = []
+def open_page(engine: Engine) -> Open:
+    """Open a page as a visitor."""
 
     def open_page(
         access: Access = Access.ADMIN, *, on: Engine = engine, queues: Any = QUEUES, **client: Any
     ) -> TestClient:
         site = app(on, queues, authorize=lambda _: Visitor("ada", access))
-        opened.append(site)
         return TestClient(site, follow_redirects=False, headers=OURS, **client)
 
-    yield open_page
-    for site in opened:
-        site.state.site.samples.stop()
+    return open_page
 
 
 @pytest.fixture

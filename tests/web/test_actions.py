@@ -14,19 +14,11 @@ from starlette.testclient import TestClient
 from sa_jobqueue import claim, complete
 from sa_jobqueue.control import paused
 
-from .conftest import (
-    LONG_AGO,
-    add,
-    confirmed,
-    failed,
-    preview_of,
-    statuses,
-    texts,
-)
+from .conftest import LONG_AGO, add, confirmed, failed, preview_of, statuses, texts
 from .models import TABLES, Email, Plain, Visit
 
 EMAILS = "/queues/emails"
-ALL = {"verb": "retry_failed"}
+ALL, CONFIRM = {"verb": "retry_failed"}, {"confirm": "yes"}
 
 #: What verbs do to the jobs 1 (due), 2 (failed), 3 (claimed), 4 (done) and 5 (cancelled).
 VERBS = [
@@ -163,47 +155,43 @@ def test_a_queue_is_paused_and_resumed(page: TestClient, session: Session) -> No
 
 
 @pytest.mark.parametrize(
-    "form",
+    ("queue", "form"),
     [
-        {"verb": "retry"},
-        {"verb": "retry", "key": "x"},
-        {"verb": "retry", "key": "1,2"},
-        {"verb": "delete", "key": "1"},
-        {"key": "1"},
-        {"verb": "reprioritize", "key": "1", "priority": "high"},
-        {"verb": "reprioritize", "key": "1", "priority": "40000"},
-        {"verb": "retry", "key": [str(key) for key in range(501)]},
-        {"verb": "release", "key": ["1", "2"], "owner": "w", "confirm": "yes"},
+        ("emails", {"verb": "retry"}),
+        ("emails", {"verb": "retry", "key": "x"}),
+        ("emails", {"verb": "retry", "key": "1,2"}),
+        ("emails", {"verb": "delete", "key": "1"}),
+        ("emails", {"key": "1"}),
+        ("emails", {"verb": "reprioritize", "key": "1", "priority": "high"}),
+        ("emails", {"verb": "reprioritize", "key": "1", "priority": "40000"}),
+        ("emails", {"verb": "retry", "key": [str(key) for key in range(501)]}),
+        ("emails", {"verb": "release", "key": ["1", "2"], "owner": "w", "confirm": "yes"}),
+        *(
+            ("plain", {"verb": verb, "key": "1", **CONFIRM})
+            for verb in ("pause", "retry_failed", "reprioritize")
+        ),
     ],
 )
-def test_a_form_that_makes_no_sense_changes_nothing(
-    page: TestClient, session: Session, form: Any
+def test_what_makes_no_sense_or_a_queue_cannot_do_changes_nothing(
+    page: TestClient, session: Session, queue: str, form: Any
 ) -> None:
-    add(session, failed(1))
+    add(session, failed(1), Plain(id=1))
 
-    answers = [page.post(EMAILS, data=form), page.post(EMAILS, data={**form, "confirm": "yes"})]
+    answers = [page.post(f"/queues/{queue}", data={**form, **more}) for more in ({}, CONFIRM)]
 
     assert [answer.status_code for answer in answers] == [400, 400]
+    assert queue == "emails" or texts(answers[1], "h1") == ["Nothing was done"]
     assert statuses(session) == {1: "failed"}
-
-
-@pytest.mark.only_on("sqlite", "postgresql")
-@pytest.mark.parametrize("verb", ["pause", "retry_failed", "reprioritize"])
-def test_what_a_queue_cannot_do_is_refused(page: TestClient, session: Session, verb: str) -> None:
-    add(session, Plain(id=1))
-
-    answer = page.post("/queues/plain", data={"verb": verb, "key": "1", "confirm": "yes"})
-
-    assert answer.status_code == 400
-    assert texts(answer, "h1") == ["Nothing was done"]
 
 
 def test_every_action_is_logged_with_who_did_it(
     page: TestClient, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add(session, failed(1), failed(2), failed(3))
+    forged = "x\nINFO forged"
+    add(session, failed(1), failed(2), failed(3), Visit(region=forged, number=1))
 
     with caplog.at_level(logging.INFO, "sa_jobqueue.web"):
+        page.post("/queues/visits", data={"verb": "cancel", "key": f"{forged},1", **CONFIRM})
         page.post(EMAILS, data={"verb": "retry", "key": ["1", "9"]})
         page.post(EMAILS, data={"verb": "retry", "key": ["1", "9"], "confirm": "yes"})
         confirmed(page, preview_of(page, EMAILS, ALL))
@@ -214,21 +202,10 @@ def test_every_action_is_logged_with_who_did_it(
         (each["visitor"], each["verb"], each["queue"], each["keys"], each["changed"])
         for each in noted
     ]
+    assert "\n" not in "".join(map(logging.LogRecord.getMessage, caplog.records))
     assert told == [
+        ("ada", "cancel", "visits", [[forged, 1]], 1),
         ("ada", "retry", "emails", [[1], [9]], 1),
         ("ada", "retry", "emails", [[2], [3]], 2),
         ("ada", "pause", "emails", [], 1),
     ]
-
-
-def test_a_key_cannot_forge_a_line_of_the_log(
-    page: TestClient, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    add(session, Visit(region="x\nINFO forged", number=1))
-    form = {"verb": "cancel", "key": "x\nINFO forged,1", "confirm": "y"}
-
-    with caplog.at_level(logging.INFO, "sa_jobqueue.web"):
-        page.post("/queues/visits", data=form)
-
-    (record,) = [each for each in caplog.records if each.name == "sa_jobqueue.web"]
-    assert "\n" not in record.getMessage()

@@ -27,7 +27,6 @@ def shop(fresh_database: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestC
     engine: Engine = make_engine(url)
     names["Base"].metadata.create_all(engine)
     yield TestClient(names["app"], headers={"Sec-Fetch-Site": "same-origin"})
-    names["app"].routes[-1].app.state.site.samples.stop()
     names["engine"].dispose()
     engine.dispose()
 

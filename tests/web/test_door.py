@@ -1,24 +1,27 @@
-"""Who may see the page, what it refuses, and what every answer forbids the browser."""
+"""Who may see the page and where it is, what it refuses, and what it forbids the browser."""
 
 from __future__ import annotations
 
-import logging
+import html
+import re
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.web import Access, Visitor, app
 from tests.models import Account
 
-from .conftest import Open, add, failed, refuse, statuses, texts
-from .models import QUEUES
+from .conftest import OURS, Open, add, failed, refuse, statuses, texts
+from .models import QUEUES, Email
 
 PAGES = ["/", "/queues/emails", "/queues/emails/jobs/1", "/workers", "/schedules", "/doctor"]
 
@@ -80,55 +83,39 @@ def test_only_our_own_pages_may_change_something(
     assert statuses(session) == {1: "unclaimed" if status == 200 else "failed"}
 
 
-@pytest.mark.parametrize(
-    ("path", "form"),
-    [
-        ("/queues/emails", {"verb": "retry", "key": "1"}),
-        ("/queues/emails", {"verb": "retry", "key": "1", "confirm": "yes"}),
-        ("/queues/emails", {"verb": "retry_failed", "confirm": "yes"}),
-        ("/queues/emails", {"verb": "pause"}),
-        ("/schedules", {"verb": "pause", "name": "morning"}),
-    ],
-)
-def test_a_reader_may_change_nothing(
-    open_page: Open,
-    session: Session,
-    caplog: pytest.LogCaptureFixture,
-    path: str,
-    form: dict[str, str],
+#: What changes something, or leads to it.
+FORMS = [
+    ("/queues/emails", {"verb": "retry", "key": "1"}),
+    ("/queues/emails", {"verb": "retry", "key": "1", "confirm": "yes"}),
+    ("/queues/emails", {"verb": "retry_failed", "confirm": "yes"}),
+    ("/queues/emails", {"verb": "pause"}),
+    ("/schedules", {"verb": "pause", "name": "morning"}),
+]
+PREVIEWS = [
+    *("/previews/emails?verb=retry&key=1", "/previews/emails?verb=retry_failed"),
+    "/schedules/run?name=morning",
+]
+
+
+def test_a_reader_may_change_nothing_and_sees_no_button_for_it(
+    open_page: Open, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(session, failed(1))
+    page = open_page(Access.READ)
 
-    with caplog.at_level(logging.WARNING, "sa_jobqueue.web"):
-        answer = open_page(Access.READ).post(path, data=form)
+    refused = [page.post(path, data=form) for path, form in FORMS]
+    refused += [page.get(path) for path in PREVIEWS]
+    shown = [page.get(path) for path in PAGES]
 
-    assert answer.status_code == 403
+    assert {(each.status_code, *texts(each, "h1")) for each in refused} == {
+        (403, "You may read only")
+    }
     assert statuses(session) == {1: "failed"}
-    assert "'ada' may read only" in caplog.text
-
-
-def test_a_reader_gets_no_preview(open_page: Open, session: Session) -> None:
-    add(session, failed(1))
-    page = open_page(Access.READ)
-
-    for path in (
-        "/previews/emails?verb=retry&key=1",
-        "/previews/emails?verb=retry_failed",
-        "/schedules/run?name=morning",
-    ):
-        answer = page.get(path)
-        assert (answer.status_code, texts(answer, "h1")) == (403, ["You may read only"])
-
-
-def test_a_reader_sees_no_button_that_changes_something(open_page: Open, session: Session) -> None:
-    add(session, failed(1))
-    page = open_page(Access.READ)
-
-    for path in PAGES:
-        answer = page.get(path)
-        assert (answer.status_code, "read only" in answer.text) == (200, True), path
-        assert 'method="post"' not in answer.text
-        assert 'type="checkbox"' not in answer.text
+    assert caplog.text.count("'ada' may read only") == len(FORMS)
+    for each in shown:
+        assert (each.status_code, "read only" in each.text) == (200, True)
+        assert 'method="post"' not in each.text
+        assert 'type="checkbox"' not in each.text
 
 
 def test_every_answer_forbids_the_browser_what_the_page_does_not_need(
@@ -202,3 +189,45 @@ def test_what_makes_no_page_is_refused(open_page: Open) -> None:
     for name in ("", ".", "..", "a/jobs/b"):
         with pytest.raises(ArgumentError, match="makes no address of a page"):
             open_page(queues={name: QUEUES["emails"]})
+
+
+PATHS = ["/", "/queues/emails", "/queues/emails?show=due", "/queues/emails/jobs/1"]
+PATHS += ["/workers", "/schedules", "/doctor", "/nowhere"]
+
+
+def authorize(_: Any) -> Visitor:
+    return Visitor("ada", Access.ADMIN)
+
+
+@pytest.fixture(params=["mounted", "behind a proxy"])
+def mounted(request: pytest.FixtureRequest, engine: Engine) -> Any:
+    """A client of the page, and the path where it is."""
+    page = app(engine, QUEUES, authorize=authorize)
+    options: dict[str, Any] = {"headers": OURS, "follow_redirects": False}
+    if request.param == "mounted":
+        outer = Starlette(routes=[Mount("/admin", routes=[Mount("/jobs", page)])])
+        yield TestClient(outer, **options), "/admin/jobs"
+    else:
+        yield TestClient(page, root_path="/shop/jobs", **options), "/shop/jobs"
+
+
+def test_every_link_stays_beneath_the_path_and_leads_to_a_page(
+    mounted: Any, session: Session
+) -> None:
+    client, root = mounted
+    add(session, failed(1), Email(id=2))
+    found: set[str] = set()
+
+    for path in PATHS:
+        answer = client.get(root + path)
+        assert answer.status_code == (404 if path == "/nowhere" else 200)
+        there = re.findall(r'(?:href|src|action)="([^"]*)"', answer.text)
+        assert not [link for link in there if not link.startswith((f"{root}/", "?", "#"))], path
+        found |= {link for link in there if "/previews/" not in link and link.startswith("/")}
+    asked = client.get(f"{root}/queues/emails?key=1").headers["location"]
+    paused = client.post(f"{root}/queues/emails", data={"verb": "pause"}).headers["location"]
+
+    assert {client.get(html.unescape(link)).status_code for link in found} == {200}
+    assert f"{root}/queues/emails" in found
+    assert asked == f"{root}/queues/emails/jobs/1"
+    assert paused == f"{root}/queues/emails"

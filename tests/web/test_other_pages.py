@@ -1,23 +1,26 @@
-"""The pages of workers, of schedules and of the doctor."""
+"""The pages of workers, of schedules and of the doctor; what all pages share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, func, select
+from sqlalchemy import URL, Engine, NullPool, func, select
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
+from sa_jobqueue import Owner
+
+# Inner: no page makes each duration in a test's time.
+from sa_jobqueue.ages import duration_text
 from sa_jobqueue.control import register_worker
-from sa_jobqueue.model.indexes import index_of
-from sa_jobqueue.owners.owner import Owner
+from sa_jobqueue.web import site
 from tests.support import make_engine
 
-from .conftest import LONG_AGO, Open, keys_shown, preview_of, texts
-from .models import SCHEDULES, TABLES, Email, emails, plain, scans, visits
+from .conftest import LONG_AGO, Open, add, keys_shown, preview_of, texts
+from .models import SCHEDULES, TABLES, ApartBase, Email, emails, plain, scans, visits
 
 
 @pytest.fixture
@@ -27,14 +30,6 @@ def schedule(session: Session) -> None:
     SCHEDULES.add(session, "morning", emails, "0 7 * * *", timezone="Europe/Berlin", values=values)
     SCHEDULES.add(session, "scanning", scans, "0 * * * *")
     session.commit()
-
-
-@pytest.fixture
-def fresh_engine(fresh_database: URL) -> Iterator[Engine]:
-    """An engine whose database is empty."""
-    engine = make_engine(fresh_database)
-    yield engine
-    engine.dispose()
 
 
 def row(session: Session, name: str) -> Any:
@@ -89,8 +84,8 @@ def test_where_nothing_is_declared_the_page_says_how(
     assert way_out in open_page(queues={"plain": plain}).get(path).text
 
 
-def test_where_a_table_is_missing_the_page_says_so(open_page: Open, fresh_engine: Engine) -> None:
-    page = open_page(on=fresh_engine)
+def test_where_a_table_is_missing_the_page_says_so(open_page: Open, fresh_database: URL) -> None:
+    page = open_page(on=make_engine(fresh_database, poolclass=NullPool))
 
     pages = {path: page.get(path) for path in ("/", "/workers", "/schedules", "/doctor")}
 
@@ -166,14 +161,62 @@ def test_a_schedule_of_another_queue_cannot_be_reached(open_page: Open, session:
 # The doctor
 
 
-def test_a_finding_is_shown_with_its_fix(open_page: Open, engine: Engine) -> None:
-    index = index_of(plain.mapping.table, "claim")
-    assert index is not None
-    index.drop(engine)
-    try:
-        answer = open_page(queues={"plain": plain}).get("/doctor")
-    finally:
-        index.create(engine)
+def test_a_finding_is_shown_with_its_fix(open_page: Open, fresh_database: URL) -> None:
+    engine = make_engine(fresh_database, poolclass=NullPool)
+    ApartBase.metadata.create_all(engine)
+    for index in ApartBase.metadata.tables["page_plain"].indexes:
+        index.drop(engine)
+
+    answer = open_page(on=engine, queues={"plain": plain}).get("/doctor")
 
     assert 'class="state error"' in answer.text
     assert "Fix: " in answer.text
+
+
+def line_of(page: TestClient) -> list[str]:
+    """Return the points of the plot of due emails, the oldest first."""
+    found = re.search(r'<polyline points="([^"]*)"', page.get("/queues/emails").text)
+    return found[1].split() if found else []
+
+
+def test_each_look_is_a_sample_unless_the_last_one_is_too_young(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(session, Email(id=1))
+    young = [len(line_of(page)) for _ in range(3)]
+    monkeypatch.setattr(site, "EVERY", timedelta(0))
+
+    page.get("/")
+    old_enough = [len(line_of(page)) for _ in range(2)]
+
+    assert young == [0, 0, 0]
+    assert old_enough == [3, 4]
+
+
+def test_a_sample_is_shown_for_half_an_hour(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(session, Email(id=1))
+    monkeypatch.setattr(site, "EVERY", timedelta(0))
+    before = [len(line_of(page)) for _ in range(2)]
+    monkeypatch.setattr(site, "SHOWN", timedelta(0))
+
+    assert before == [0, 2]
+    assert line_of(page) == []
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (0.0, "0 s"),
+        (0.1234, "0.123 s"),
+        (5.3e-05, "0 s"),
+        (180, "3 min"),
+        (timedelta(seconds=185), "3 min 5 s"),
+        (3_599.7, "60 min"),
+        (timedelta(hours=2, minutes=5), "2 h 5 min"),
+        (timedelta(days=3), "3 d"),
+    ],
+)
+def test_a_duration_in_a_sentence_is_as_people_say_it(duration: Any, text: str) -> None:
+    assert duration_text(duration) == text

@@ -6,10 +6,9 @@ operations take one column each, and cannot say ``ALGORITHM=INSTANT``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from sqlalchemy import Column, Connection, Index, Table
@@ -80,7 +79,7 @@ class SchemaChanges:
         Args:
             connection: None: offline.
         """
-        return OnlineIndex(index, drop=True)
+        return online_index(index, drop=True)
 
     def swap(
         self, index: Index, built: Index, connection: Connection | None
@@ -90,7 +89,7 @@ class SchemaChanges:
         Args:
             connection: None: offline.
         """
-        return [OnlineIndex(index, drop=True), RenameIndex(built, index)]
+        return [online_index(index, drop=True), rename_index(built, index)]
 
     def without_transaction(self, connection: Connection) -> AbstractContextManager[None]:
         """Inside, no transaction is open that an application's settings begin under AUTOCOMMIT."""
@@ -109,14 +108,6 @@ class SchemaChanges:
         """
         return nullcontext()
 
-    def limited_table_wait(self, connection: Connection) -> AbstractContextManager[None]:
-        """Inside, interrupt a statement that waits for a table's lock.
-
-        For databases whose shortest setting is too long. The statement's error is the
-        same as that of the setting: see :meth:`Capabilities.meanings`.
-        """
-        return nullcontext()
-
     def partitions(self, connection: Connection, table: Table) -> list[tuple[str, str]] | None:
         """Return schema and name of each partition with rows; None: the table has no partitions."""
         return None
@@ -126,165 +117,100 @@ class SchemaChanges:
         return {}
 
 
-class TableChange(ExecutableDDLElement):
-    """An ALTER TABLE; a subclass says what it changes.
+class Statement(ExecutableDDLElement):
+    """A statement, which a function writes with the compiler of the database's dialect."""
+
+    inherit_cache = False
+
+    def __init__(self, write: Callable[[Any], str]) -> None:
+        self.write = write
+
+
+@compiles(Statement)
+def _compile(element: Statement, compiler: Any, **kw: Any) -> str:
+    return element.write(compiler)
+
+
+def alter_table(
+    table: Table, changes: Callable[[Any], Sequence[str]], *, ending: str = ""
+) -> Statement:
+    """Return an ALTER TABLE.
 
     Args:
         ending: the clause behind the changes, such as ``", ALGORITHM=INSTANT"``.
     """
 
-    inherit_cache = False
+    def write(to: Any) -> str:
+        return f"ALTER TABLE {to.preparer.format_table(table)} {', '.join(changes(to))}{ending}"
 
-    def __init__(self, table: Table, *, ending: str = "") -> None:
-        self.table = table
-        self.ending = ending
-
-    def changes(self, compiler: Any) -> str:
-        """Return the changes as SQL of the compiler's dialect."""
-        raise NotImplementedError
+    return Statement(write)
 
 
-class AddColumns(TableChange):
+def add_columns(table: Table, columns: Sequence[Column[Any]], *, ending: str) -> Statement:
     """ALTER TABLE .. ADD COLUMN .., ADD COLUMN .."""
 
-    def __init__(self, table: Table, columns: Sequence[Column[Any]], *, ending: str = "") -> None:
-        super().__init__(table, ending=ending)
-        self.columns = columns
+    def changes(to: Any) -> list[str]:
+        return [f"ADD COLUMN {to.get_column_specification(column)}" for column in columns]
 
-    def changes(self, compiler: Any) -> str:
-        specified = map(compiler.get_column_specification, self.columns)
-        return ", ".join(f"ADD COLUMN {column}" for column in specified)
+    return alter_table(table, changes, ending=ending)
 
 
-class DropColumns(TableChange):
+def drop_columns(table: Table, columns: Sequence[Column[Any]], *, ending: str) -> Statement:
     """ALTER TABLE .. DROP COLUMN .., DROP COLUMN .."""
 
-    def __init__(self, table: Table, columns: Sequence[Column[Any]], *, ending: str = "") -> None:
-        super().__init__(table, ending=ending)
-        self.columns = columns
+    def changes(to: Any) -> list[str]:
+        return [f"DROP COLUMN {to.preparer.format_column(column)}" for column in columns]
 
-    def changes(self, compiler: Any) -> str:
-        names = map(compiler.preparer.format_column, self.columns)
-        return ", ".join(f"DROP COLUMN {name}" for name in names)
+    return alter_table(table, changes, ending=ending)
 
 
-class SetDefault(TableChange):
+def set_default(table: Table, column: Column[Any], *, ending: str) -> Statement:
     """ALTER TABLE .. ALTER COLUMN .. SET DEFAULT, with the default that the column declares."""
 
-    def __init__(self, column: Column[Any], *, ending: str = "") -> None:
-        assert isinstance(column.table, Table)
-        super().__init__(column.table, ending=ending)
-        self.column = column
+    def changes(to: Any) -> list[str]:
+        default = to.get_column_default_string(column)
+        if not default.startswith(("'", "(")):  # MySQL wants parentheses around all others
+            default = f"({default})"
+        return [f"ALTER COLUMN {to.preparer.format_column(column)} SET DEFAULT {default}"]
 
-    def changes(self, compiler: Any) -> str:
-        name = compiler.preparer.format_column(self.column)
-        default = compiler.get_column_default_string(self.column)
-        literal = default.startswith(("'", "("))  # MySQL wants parentheses around all others
-        return f"ALTER COLUMN {name} SET DEFAULT {default if literal else f'({default})'}"
+    return alter_table(table, changes, ending=ending)
 
 
-class SetStorage(TableChange):
-    """ALTER TABLE .. SET (..) or RESET (..) of storage parameters."""
-
-    def __init__(self, table: Table, parameters: Mapping[str, str], *, reset: bool = False) -> None:
-        super().__init__(table)
-        self.parameters = parameters
-        self.reset = reset
-
-    def changes(self, compiler: Any) -> str:
-        if self.reset:
-            return f"RESET ({', '.join(self.parameters)})"
-        return f"SET ({', '.join(f'{name} = {value}' for name, value in self.parameters.items())})"
-
-
-class DropIndexByAlter(TableChange):
+def drop_index_by_alter(
+    index: Index, added: Mapping[str, Sequence[str]], *, built: Index | None = None, ending: str
+) -> Statement:
     """ALTER TABLE .. ADD INDEX .., DROP INDEX a, perhaps also RENAME INDEX b TO a
 
     Args:
-        built: the index that takes the name of the dropped one; None: none does.
         added: names and columns of indexes to add.
+        built: the index that takes the name of the dropped one; None: none does.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        *,
-        built: Index | None = None,
-        added: Mapping[str, Sequence[str]] = MappingProxyType({}),
-        ending: str = "",
-    ) -> None:
-        assert index.table is not None
-        super().__init__(index.table, ending=ending)
-        self.index = index
-        self.built = built
-        self.added = added
-
-    def changes(self, compiler: Any) -> str:
-        quote, name = compiler.preparer.quote, compiler.preparer.format_index(self.index)
-        changes = [
-            f"ADD INDEX {quote(added)} ({', '.join(map(quote, columns))})"
-            for added, columns in self.added.items()
+    def changes(to: Any) -> list[str]:
+        quote, named = to.preparer.quote, to.preparer.format_index
+        found = [
+            f"ADD INDEX {quote(name)} ({', '.join(map(quote, added[name]))})" for name in added
         ]
-        changes.append(f"DROP INDEX {name}")
-        if self.built is not None:
-            changes.append(f"RENAME INDEX {compiler.preparer.format_index(self.built)} TO {name}")
-        return ", ".join(changes)
+        renamed = [] if built is None else [f"RENAME INDEX {named(built)} TO {named(index)}"]
+        return [*found, f"DROP INDEX {named(index)}", *renamed]
+
+    assert index.table is not None
+    return alter_table(index.table, changes, ending=ending)
 
 
-@compiles(AddColumns)
-@compiles(DropColumns)
-@compiles(SetDefault)
-@compiles(SetStorage)
-@compiles(DropIndexByAlter)
-def _alter_table(element: TableChange, compiler: Any, **kw: Any) -> str:
-    table = compiler.preparer.format_table(element.table)
-    return f"ALTER TABLE {table} {element.changes(compiler)}{element.ending}"
-
-
-class LockTable(ExecutableDDLElement):
-    """LOCK TABLES .. WRITE"""
-
-    inherit_cache = False
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-
-
-@compiles(LockTable)
-def _lock_table(element: LockTable, compiler: Any, **kw: Any) -> str:
-    return f"LOCK TABLES {compiler.preparer.format_table(element.table)} WRITE"
-
-
-class OnlineIndex(ExecutableDDLElement):
+def online_index(index: Index, *, drop: bool = False, ending: str = "") -> Statement:
     """CREATE INDEX or DROP INDEX, with a clause of the database at its end."""
-
-    inherit_cache = False
-
-    def __init__(self, index: Index, *, drop: bool = False, ending: str = "") -> None:
-        self.statement = DropIndex(index) if drop else CreateIndex(index)
-        self.ending = ending
+    statement = DropIndex(index) if drop else CreateIndex(index)
+    return Statement(lambda to: to.process(statement) + ending)
 
 
-@compiles(OnlineIndex)
-def _online_index(element: OnlineIndex, compiler: Any, **kw: Any) -> str:
-    statement: str = compiler.process(element.statement, **kw)
-    return statement + element.ending
-
-
-class RenameIndex(ExecutableDDLElement):
+def rename_index(index: Index, named_as: Index) -> Statement:
     """ALTER INDEX .. RENAME TO .."""
 
-    inherit_cache = False
+    def write(to: Any) -> str:
+        schema = to.preparer.schema_for_object(index.table)
+        prefix = f"{to.preparer.quote_schema(schema)}." if schema else ""
+        old, new = map(to.preparer.format_index, (index, named_as))
+        return f"ALTER INDEX {prefix}{old} RENAME TO {new}"
 
-    def __init__(self, index: Index, named_as: Index) -> None:
-        self.index = index
-        self.named_as = named_as
-
-
-@compiles(RenameIndex)
-def _rename_index(element: RenameIndex, compiler: Any, **kw: Any) -> str:
-    preparer = compiler.preparer
-    schema = preparer.schema_for_object(element.index.table)
-    prefix = f"{preparer.quote_schema(schema)}." if schema else ""
-    old, new = map(preparer.format_index, (element.index, element.named_as))
-    return f"ALTER INDEX {prefix}{old} RENAME TO {new}"
+    return Statement(write)

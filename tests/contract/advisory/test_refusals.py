@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, NullPool, exc
+from sqlalchemy import URL, Engine, NullPool
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -40,15 +39,12 @@ pytestmark = pytest.mark.only_on("postgresql")
 def test_a_session_on_an_engine_and_an_isolation_that_hides_what_others_finished_are_refused(
     engine: Engine, isolation: Any, words: str
 ) -> None:
-    with engine.connect() as connection:
-        if isolation is not None:
-            connection.execution_options(isolation_level=isolation)
+    isolated = engine.execution_options(isolation_level=isolation or "READ COMMITTED")
+    with isolated.connect() as connection:
         session = Session(engine if isolation is None else connection)
-        add_subscriptions(session, 1)
 
         with pytest.raises(UnsupportedDatabase, match=words):
             claim_subscriptions(session)
-        session.close()
 
 
 @pytest.mark.parametrize("isolation", ["SERIALIZABLE", "AUTOCOMMIT"])
@@ -81,9 +77,6 @@ def test_what_needs_columns_is_refused_without_them(
     engine: Engine, mailing: Session, verb: Callable[..., None], way_out: str
 ) -> None:
     add_subscriptions(mailing, 1)
-    with pytest.raises(exc.ArgumentError):
-        claim_subscriptions(mailing, options=("nonsense",))
-    mailing.commit()
     claimed = claim_subscriptions(mailing)
 
     with pytest.raises(ArgumentError, match=way_out):
@@ -122,11 +115,6 @@ def test_other_databases_are_refused(shared_engine: Engine) -> None:
 def refuse(engine: Engine, words: str) -> None:
     """See that a session for claims, and a claim on a connection, are refused."""
     with pytest.raises(UnsupportedDatabase, match=words):
-        through(advisory_session(engine))
+        advisory_session(engine).__enter__()
     with engine.connect() as connection, pytest.raises(UnsupportedDatabase, match=words):
         claim_subscriptions(Session(connection))
-
-
-def through(context: AbstractContextManager[object]) -> None:
-    with context:
-        pass

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import pytest
@@ -19,19 +20,20 @@ from hypothesis.stateful import invariant, rule
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, JobQueue, cancel, reap, retry
-from tests.contract.any_order.sessions_machine import (
-    SessionsMachine,
-    Worker,
-    one_of,
-    places,
-    workers,
-)
+from sa_jobqueue import ClaimLost, JobQueue, cancel, reap, retry, utc_now
+from tests.contract.any_order.faults_machine import FaultsMachine
+from tests.contract.any_order.sessions_machine import Worker, places, workers
 from tests.models import Task
 
 MAX_ATTEMPTS = 2
 
+#: How long a claim of a plain name is left alone: until the clock jumps.
+LEASE = timedelta(minutes=30)
+
 priorities = st.integers(-1, 1)
+
+#: In how many hours a job is due.
+hours = st.sampled_from([0, 0, 1])
 
 
 class Step(NamedTuple):
@@ -59,7 +61,8 @@ class Job:
 
     Attributes:
         claim: which claim of all it was, while somebody has the job.
-        due: of its `run_at`: a later one has a larger number.
+        since: the hour of the claim, or of its renewal.
+        due: of its `run_at`: its hour, and a number that is larger for a later one.
         deleted: the log stays.
     """
 
@@ -68,8 +71,9 @@ class Job:
     owner: str | None = None
     attempts: int = 0
     claim: int | None = None
+    since: int = 0
     deleted: bool = False
-    due: int = 0
+    due: tuple[int, int] = (0, 0)
     log: tuple[Move, ...] = ()
 
     @property
@@ -105,7 +109,7 @@ class InHand:
 Claimer: TypeAlias = Worker[Job, InHand]
 
 
-class QueueMachine(SessionsMachine[Job, InHand]):
+class QueueMachine(FaultsMachine[Job, InHand]):
     """The verbs of a plain queue."""
 
     tables: ClassVar[tuple[type[Any], ...]] = (Task,)
@@ -117,8 +121,8 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
     # -- what a workflow does otherwise ---------------------------------
 
-    def _new(self, status: str, priority: int) -> Any:
-        return Task(name="job", status=status, priority=priority, max_attempts=MAX_ATTEMPTS)
+    def _new(self, **columns: Any) -> Any:
+        return Task(name="job", max_attempts=MAX_ATTEMPTS, **columns)
 
     def _cancel(self, session: Session, job: Any) -> list[Any]:
         return cancel(session, job)
@@ -127,23 +131,25 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         return retry(session, job)
 
     def _reap(self, session: Session) -> Any:
-        return reap(session, Task, lease=timedelta(microseconds=1))
+        return reap(session, Task, lease=LEASE)
 
     # -- verbs of one worker --------------------------------------------
 
     def _fill(self) -> None:
+        super()._fill()
         for status in (*self.waiting, *self.waiting, *self.waiting, *self.final):
             self._add(status, [0, 1])
 
-    @rule(place=places, priorities=st.lists(priorities, min_size=1, max_size=4))
-    def add(self, place: int, priorities: list[int]) -> None:
-        self._add(self.waiting[place % len(self.waiting)], priorities)
+    @rule(place=places, priorities=st.lists(priorities, min_size=1, max_size=4), hours=hours)
+    def add(self, place: int, priorities: list[int], hours: int) -> None:
+        self._add(self.waiting[place % len(self.waiting)], priorities, hours)
 
-    def _add(self, status: str, priorities: list[int]) -> None:
+    def _add(self, status: str, priorities: list[int], hours: int = 0) -> None:
         self._let_write(None)
-        due = self._now()
+        due = self._now(hours)
+        run_at = utc_now(hours * timedelta(hours=1) // timedelta(microseconds=1))
         with Session(self.engine) as session:
-            added = [self._new(status, priority) for priority in priorities]
+            added = [self._new(status=status, priority=n, run_at=run_at) for n in priorities]
             session.add_all(added)
             session.flush()
             numbers = [job.id for job in added]
@@ -153,11 +159,11 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         for number, priority in zip(numbers, priorities, strict=True):
             self.jobs[number] = Job(status, priority, due=due)
 
-    def _now(self) -> int:
-        """Return the number of a new `run_at`, which differs from those before also on SQLite."""
+    def _now(self, hours: int) -> tuple[int, int]:
+        """Return a new `run_at` for the model, which differs from those before also on SQLite."""
         time.sleep(0.002)
         self.times += 1
-        return self.times
+        return self.hour + hours, self.times
 
     def _forget(self, session: Session, numbers: list[int]) -> None:
         """Forget what deleted rows of these numbers have left; SQLite uses a number again."""
@@ -168,15 +174,15 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
     def _claim_for(self, worker: Claimer, place: int) -> None:
         seen = self._there(self._seen_by(worker))
-        waited_for = [step for step in self.steps if _waiting(seen, step)]
+        waited_for = [step for step in self.steps if self._waiting(seen, step)]
         if waited_for:
             self._claim(worker, waited_for[place % len(waited_for)], limit=1 + place % 2)
 
     def _claim(self, claimer: Claimer, step: Any, limit: int) -> None:
         seen = self._there(self._seen_by(claimer))
-        waiting = _waiting(seen, step)
+        waiting = self._waiting(seen, step)
 
-        claimed = step.queue.claim(claimer.session, owner=claimer.name, limit=limit)
+        claimed = step.queue.claim(claimer.session, owner=claimer.owner, limit=limit)
 
         numbers = [job.id for job in claimed]
         self._check_claimed(numbers, waiting, claimer, limit)
@@ -186,10 +192,9 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         self._check_shown(claimer, claimed)
 
     def _claimed(self, job: Job, step: Any, claimer: Claimer) -> Job:
-        name, attempts = claimer.name, job.attempts + 1
-        return job.moved(
-            step.during, "claim", by=name, owner=name, attempts=attempts, claim=self.claims
-        )
+        name = claimer.name
+        marks = {"owner": name, "claim": self.claims, "since": self.hour}
+        return job.moved(step.during, "claim", by=name, attempts=job.attempts + 1, **marks)
 
     @rule(worker=workers, place=places, way=st.integers(0, 1), delete=st.booleans())
     def complete(self, worker: int, place: int, way: int, delete: bool) -> None:
@@ -210,12 +215,13 @@ class QueueMachine(SessionsMachine[Job, InHand]):
 
         self._finish(worker, place, verb, outcome)
 
-    @rule(worker=workers, place=places)
-    def fail(self, worker: int, place: int) -> None:
-        due = self._now()
+    @rule(worker=workers, place=places, hours=hours)
+    def fail(self, worker: int, place: int, hours: int) -> None:
+        due = self._now(hours)
 
         def verb(session: Session, hand: InHand) -> None:
-            hand.step.queue.fail(session, hand.job, error="no", retry_in=timedelta(0))
+            pause = timedelta(hours=hours)
+            hand.step.queue.fail(session, hand.job, error="no", retry_in=pause)
 
         def failed(job: Job, step: Any) -> Job:
             return replace(job.freed(step, "fail"), due=due)
@@ -247,7 +253,7 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         def verb(session: Session, hand: InHand) -> None:
             hand.step.queue.renew(session, hand.job)
 
-        self._finish(worker, place, verb, lambda job, _: job)
+        self._finish(worker, place, verb, lambda job, _: replace(job, since=self.hour))
 
     def _finish(
         self,
@@ -259,10 +265,15 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         finisher = self._turn_of(worker)
         self._let_write_without_wait(finisher)
         number = self._in_hand(finisher, place)
-        if number is None or self._is_locked(number, finisher):
+        if number is None:
             return
         hand = finisher.hand[number]
         seen = self._there(self._seen_by(finisher)).get(number)
+        if number in self.stranger.locked and seen is not None and seen.claim == hand.claim:
+            self._is_refused(finisher, partial(verb, finisher.session, hand))
+            return
+        if self._is_locked(number, finisher):
+            return
 
         if seen is None or seen.claim != hand.claim:
             with pytest.raises(ClaimLost) as lost:
@@ -335,22 +346,25 @@ class QueueMachine(SessionsMachine[Job, InHand]):
             changer.change({number: outcome(before)})
         self._has_looked_at(changer, number)
 
-    @rule(worker=workers, place=places)
-    def reap(self, worker: int, place: int) -> None:
+    @rule(worker=workers, place=places, late=st.booleans())
+    def reap(self, worker: int, place: int, late: bool) -> None:
         reaper = self._turn_of(worker)
-        self._let_write_without_wait(reaper)
         self._in_hand(reaper, place)  # there is something to take back
+        self.hour += late
+        self._reap_all(reaper)
+
+    def _reap_all(self, reaper: Claimer) -> None:
+        self._let_write_without_wait(reaper)
         seen = self._there(self._seen_by(reaper))
-        claimed = {n for n, job in seen.items() if job.claim and not self._is_locked(n, reaper)}
+        over = {n for n, job in seen.items() if job.claim and self._is_over(job)}
+        free = {number for number in over if not self._is_locked(number, reaper)}
 
         reaped = self._reap(reaper.session)
 
-        # SQLite's clock counts milliseconds: a claim may be no older than nothing.
-        if not (self.one_writer or self.locks_neighbours):
-            assert {number for one in reaped.jobs for number in one.identity} == claimed
+        numbers = {number for one in reaped.jobs for number in one.identity}
+        assert numbers <= free if self.locks_neighbours else numbers == free
         for one in reaped.jobs:
             (number,) = one.identity
-            assert not self._is_changed(number, reaper)
             job = seen[number]
             (step,) = [step for step in self.steps if step.during == job.status]
             left = job.freed(step, "reap")
@@ -358,6 +372,27 @@ class QueueMachine(SessionsMachine[Job, InHand]):
             reaper.change({number: left})
         if self.locks_neighbours:  # it may have locked more rows than it took
             self._commit(reaper)
+
+    def _is_over(self, job: Job) -> bool:
+        """Tell whether a claim is reaped: its Owner is dead, or the lease of a plain name over."""
+        if "~" in str(job.owner):
+            return job.owner not in {worker.name for worker in self.workers}
+        return job.since < self.hour
+
+    # -- after a lost answer --------------------------------------------
+
+    def _claims_of(self, asker: Claimer) -> dict[int, InHand]:
+        """Ask for the claims of a worker; they are those that were committed."""
+        claimed = [
+            (job, step)
+            for step in self.steps
+            for job in step.queue.claimed_by(asker.session, asker.owner)
+        ]
+        there = self._there(self.jobs).items()
+        assert {job.id for job, _ in claimed} == {
+            number for number, job in there if job.claim and job.owner == asker.name
+        }
+        return {job.id: InHand(job, self.jobs[job.id].claim or 0, step) for job, step in claimed}
 
     # -- what holds after every step ------------------------------------
 
@@ -379,32 +414,17 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         there = self.observer.scalars(select(self.tables[0])).all()
         for step in self.steps:
             found = {job.id: step.queue.position(self.observer, job) for job in there}
-            places = {n: place for place, n in enumerate(_waiting(jobs, step), start=1)}
+            places = {n: place for place, n in enumerate(self._waiting(jobs, step), start=1)}
             assert found == {number: places.get(number) for number in jobs}
         self.observer.rollback()
 
     # -- helpers --------------------------------------------------------
 
-    def _turn_of(self, number: int) -> Claimer:
-        worker = self.workers[number]
-        self._let_write(worker)
-        return worker
-
-    def _let_write(self, worker: Claimer | None) -> None:
-        """Commit the other workers where the database has a single writer."""
-        for other in self.workers if self.one_writer else ():
-            if other is not worker:
-                self._commit(other)
-
-    @staticmethod
-    def _there(jobs: Any) -> dict[int, Job]:
-        return {number: job for number, job in jobs.items() if not job.deleted}
-
-    def _free_one_of(
-        self, jobs: Iterable[int], place: int, worker: Claimer | None = None
-    ) -> int | None:
-        number = one_of(jobs, place)
-        return None if number is None or self._is_locked(number, worker) else number
+    def _waiting(self, jobs: dict[int, Job], step: Any) -> list[int]:
+        """List the jobs that wait for a step and are due, in claim order."""
+        ready = {n: job for n, job in jobs.items() if job.status == step.ready}
+        due = [(job.priority, job.due, n) for n, job in ready.items() if job.due[0] <= self.hour]
+        return [number for *_, number in sorted(due)]
 
     def _has_looked_at(self, worker: Claimer, number: int) -> None:
         """Record a row that was looked at; InnoDB keeps its lock, changed or not."""
@@ -416,9 +436,3 @@ class QueueMachine(SessionsMachine[Job, InHand]):
         seen = self._there(self._seen_by(worker))
         for job in jobs:
             assert (job.status, job.owner, job.attempts, job.priority) == seen[job.id].row
-
-
-def _waiting(jobs: dict[int, Job], step: Any) -> list[int]:
-    """List the jobs that wait for a step, in claim order."""
-    waiting = [(job.priority, job.due, n) for n, job in jobs.items() if job.status == step.ready]
-    return [number for *_, number in sorted(waiting)]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, TypeVar
@@ -28,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sqlalchemy import Engine, delete
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import Owner
 from tests.evidence.checker import check_files
 from tests.evidence.ledger import Ledger
 
@@ -44,13 +46,22 @@ H = TypeVar("H")
 class Worker(Generic[J, H]):
     """One session, with what it has claimed and what it has not committed."""
 
-    name: str
+    owner: Owner | str
     session: Session
     hand: dict[int, H] = field(default_factory=dict)
     hand_before: dict[int, H] | None = None
     uncommitted: dict[int, J | None] = field(default_factory=dict)
     locked: set[int] = field(default_factory=set)
     has_claimed: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.owner if isinstance(self.owner, str) else self.owner.name
+
+    def leave(self) -> None:
+        """Close the session; a worker's Owner is dead from now on."""
+        self.session.close()
+        if isinstance(self.owner, Owner):
+            self.owner.close()
 
     def change(self, jobs: dict[int, J | None]) -> None:
         """Record changes that only this worker sees."""
@@ -70,6 +81,7 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         self.jobs: dict[int, J] = {}
         self.workers: list[Worker[J, H]] = []
         self.claims = 0
+        self.numbers = count()
 
     @initialize()
     def begin(self) -> None:
@@ -83,11 +95,17 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         self.history = Path(self.folder.name, "history.jsonl")
         self.ledger = Ledger(self.history).listen(self.tables[0])
         self.observer = Session(self.engine)
-        self.workers = [
-            Worker(f"worker-{number}", Session(self.engine, expire_on_commit=False))
-            for number in range(WORKERS)
-        ]
+        self.stranger = Worker[J, H]("stranger", Session(self.engine))
+        self.workers = [self._hire(number) for number in range(WORKERS)]
         self._fill()
+
+    def _hire(self, number: int) -> Worker[J, H]:
+        """Open the session of a worker: every second one is an Owner, the others have names."""
+        name = f"worker-{number}-{next(self.numbers)}"
+        owner = Owner(self.engine, name) if number % 2 else name
+        if isinstance(owner, Owner):
+            owner.open()
+        return Worker(owner, Session(self.engine, expire_on_commit=False))
 
     def _fill(self) -> None:
         """Add the jobs that a run begins with."""
@@ -95,8 +113,9 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
 
     def teardown(self) -> None:
         for worker in self.workers:
-            worker.session.close()
+            worker.leave()
         if self.workers:
+            self.stranger.leave()
             self.observer.close()
             self.ledger.close()
             with self.folder:
@@ -115,6 +134,9 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
 
     def _commit(self, worker: Worker[J, H]) -> None:
         worker.session.commit()
+        self._has_committed(worker)
+
+    def _has_committed(self, worker: Worker[J, H]) -> None:
         for number, job in worker.uncommitted.items():
             if job is None:
                 del self.jobs[number]
@@ -125,10 +147,24 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
 
     def _roll_back(self, worker: Worker[J, H]) -> None:
         worker.session.rollback()
+        self._has_rolled_back(worker)
+
+    def _has_rolled_back(self, worker: Worker[J, H]) -> None:
         if worker.hand_before is not None:
             worker.hand = worker.hand_before
         worker.uncommitted, worker.hand_before, worker.locked = {}, None, set()
         worker.has_claimed = False
+
+    def _turn_of(self, number: int) -> Worker[J, H]:
+        worker = self.workers[number]
+        self._let_write(worker)
+        return worker
+
+    def _let_write(self, worker: Worker[J, H] | None) -> None:
+        """Commit the other workers where the database has a single writer."""
+        for other in self.workers if self.one_writer else ():
+            if other is not worker:
+                self._commit(other)
 
     # -- what a worker has ----------------------------------------------
 
@@ -144,6 +180,11 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
 
     # -- what a session sees --------------------------------------------
 
+    @staticmethod
+    def _there(jobs: Any) -> dict[int, Any]:
+        """Leave out the jobs whose rows are deleted."""
+        return {number: job for number, job in jobs.items() if not job.deleted}
+
     def _seen_by(self, worker: Worker[J, H]) -> dict[int, J | None]:
         return {**self.jobs, **worker.uncommitted}
 
@@ -151,9 +192,15 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         """Tell whether a transaction that is open has changed a job, or may have locked it."""
         return any(
             number in worker.uncommitted or number in worker.locked
-            for worker in self.workers
+            for worker in (*self.workers, self.stranger)
             if worker is not by_others_than
         )
+
+    def _free_one_of(
+        self, jobs: Iterable[int], place: int, worker: Worker[J, H] | None = None
+    ) -> int | None:
+        number = one_of(jobs, place)
+        return None if number is None or self._is_locked(number, worker) else number
 
     def _is_changed(self, number: int, by_others_than: Worker[J, H] | None = None) -> bool:
         """Tell whether a transaction of others has changed a job and is open."""
@@ -165,6 +212,7 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
         self, numbers: list[int], waiting: list[int], worker: Worker[J, H], limit: int
     ) -> None:
         """Compare what was claimed with what waits, in claim order."""
+        assert not self.stranger.locked.intersection(numbers)
         if not self.locks_neighbours:
             free = [number for number in waiting if not self._is_locked(number, worker)]
             assert numbers == free[:limit]

@@ -5,7 +5,6 @@ The log must have exactly the transitions that were committed, each of them lega
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +15,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.workflow import NotWaiting
-from tests.contract.any_order.queue_machine import MAX_ATTEMPTS, Move, QueueMachine
+from tests.contract.any_order.queue_machine import LEASE, MAX_ATTEMPTS, Move, QueueMachine
 from tests.contract.any_order.sessions_machine import places, workers
 from tests.videos import S, Video, VideoLog, videos
 
@@ -31,8 +30,8 @@ class WorkflowMachine(QueueMachine):
     waiting = (*(step.ready for step in WORKFLOW.steps), S.AT_FARM)
     final = (S.PUBLISHED, S.REJECTED, "failed", "cancelled")
 
-    def _new(self, status: str, priority: int) -> Any:
-        return Video(title="video", status=status, priority=priority, max_attempts=MAX_ATTEMPTS)
+    def _new(self, **columns: Any) -> Any:
+        return Video(title="video", max_attempts=MAX_ATTEMPTS, **columns)
 
     def _forget(self, session: Session, numbers: list[int]) -> None:
         if self.one_writer:
@@ -45,7 +44,7 @@ class WorkflowMachine(QueueMachine):
         return WORKFLOW.retry(session, job, step.ready)
 
     def _reap(self, session: Session) -> Any:
-        return WORKFLOW.reap(session, lease=timedelta(microseconds=1))
+        return WORKFLOW.reap(session, lease=LEASE)
 
     @rule(
         worker=workers,

@@ -1,24 +1,21 @@
-"""What each async driver does: claims beside each other, and transactions."""
+"""What each async driver does: claims beside each other."""
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Connection, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.asyncio import AsyncJobQueue, claim, complete
-from sa_jobqueue.dialects import database_of
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
     in_event_loop,
-    make_async_engine,
     new_async_session,
 )
 from tests.models import Email, add_emails, recipients
@@ -67,57 +64,6 @@ async def test_candidates_are_drawn_from_another_session(
 
 
 @in_event_loop
-async def test_strict_order_has_one_claimer_at_a_time(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, *"abcd")
-    queue = AsyncJobQueue(JobQueue(Email, strict_order=True))
-    order: list[str] = []
-
-    async def consume(name: str, claimed: asyncio.Event, go: asyncio.Event) -> None:
-        async with new_async_session(async_engine) as own:
-            emails = await queue.claim(own, owner=name, limit=2)
-            order.extend(recipients(emails))
-            claimed.set()
-            await go.wait()
-            await own.commit()
-
-    first, second, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    one = asyncio.create_task(consume("one", first, go))
-    await asyncio.wait_for(first.wait(), 10)
-    two = asyncio.create_task(consume("two", second, go))
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(second.wait(), 0.3)
-    go.set()
-    await asyncio.wait_for(asyncio.gather(one, two), 10)
-
-    assert order == list("abcd")
-
-
-# What the drivers tell
-
-
-@in_event_loop
-async def test_autocommit_is_known_without_asking_the_server(
-    async_engine: AsyncEngine, db_url: URL, driver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(connection: Connection) -> bool:
-        with monkeypatch.context() as patched:
-            patched.setattr(connection.dialect, "get_isolation_level", refuse)
-            return database_of(connection).in_autocommit(connection)
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("the server is asked")
-
-    committing = make_async_engine(db_url, driver, isolation_level="AUTOCOMMIT")
-    async with async_engine.connect() as one, committing.connect() as two:
-        told = [await one.run_sync(ask), await two.run_sync(ask)]
-    await committing.dispose()
-
-    assert told == [False, True]
-
-
-@in_event_loop
 async def test_two_claimers_in_autocommit_never_share_a_row(
     async_engine: AsyncEngine, session: Session
 ) -> None:
@@ -130,32 +76,3 @@ async def test_two_claimers_in_autocommit_never_share_a_row(
 
     assert recipients(first) == ["a", "b", "c"]
     assert recipients(second) == ["d", "e", "f"]
-
-
-@pytest.mark.parametrize("driver", DRIVERS_OF_INNODB)
-@in_event_loop
-async def test_a_claim_begins_its_transaction_as_read_committed(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, "a")
-    async with new_async_session(async_engine) as own:
-        await claim(own, Email, owner="w")
-
-        seen = await own.run_sync(
-            lambda sync: database_of(sync.connection()).begin(sync.connection())
-        )
-
-    assert seen is False  # the call is told that a transaction is open
-
-
-@in_event_loop
-async def test_a_connection_knows_its_backend(async_engine: AsyncEngine, db_alias: str) -> None:
-    def ask(connection: Any) -> tuple[int | None, int | None]:
-        database = database_of(connection)
-        return database.told_backend(connection), database.backend(connection)
-
-    async with async_engine.connect() as connection:
-        told, backend = await connection.run_sync(ask)
-
-    assert told == backend
-    assert (told is None) == (db_alias == "sqlite")

@@ -37,6 +37,8 @@ from sa_jobqueue.asyncio import (
     retry,
     stats,
 )
+
+# Inner: docs/reference/observing.md offers overview() there alone.
 from sa_jobqueue.counts import overview
 from sa_jobqueue.events import Event, listen, remove
 from tests.contract.asyncio.support import in_event_loop, new_async_session
@@ -174,31 +176,6 @@ async def test_a_scoped_session_claims_and_finishes(
     await scoped.remove()
 
     assert session.scalars(select(Email.status)).all() == ["done"]
-
-
-@in_event_loop
-async def test_a_turn_under_autocommit_tells_which_jobs_were_lost(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, *"abcd")
-    queue = AsyncJobQueue(JobQueue(Email))
-    autocommit = async_engine.execution_options(isolation_level="AUTOCOMMIT")
-    async with new_async_session(autocommit) as own:
-        first = await queue.claim(own, owner="w", limit=2)
-        session.execute(update(Email).where(Email.recipient == "b").values(owner="another"))
-        session.commit()
-
-        with pytest.raises(ClaimLost) as caught:
-            await queue.turn(own, first, owner="w", limit=2, delete=True)
-
-        left = session.execute(select(Email.recipient, Email.status).order_by(Email.id)).all()
-
-    assert (recipients(caught.value.kept), recipients(caught.value.lost)) == (["a"], ["b"])
-    assert [tuple(row) for row in left] == [
-        ("b", "claimed"),
-        ("c", "unclaimed"),
-        ("d", "unclaimed"),
-    ]
 
 
 @in_event_loop

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,18 +38,6 @@ def fast(db_url: URL, db_alias: str, engine: Engine) -> Iterator[Engine]:
     made.dispose()
 
 
-@contextmanager
-def commits_seen(engine: Engine) -> Iterator[list[int]]:
-    seen: list[int] = []
-
-    def see(connection: Any) -> None:
-        seen.append(1)
-
-    event.listen(engine, "commit", see)
-    yield seen
-    event.remove(engine, "commit", see)
-
-
 def warm(engine: Engine, queue: JobQueue[Email]) -> None:
     """Have all statements built: claim and finish one job, and several."""
     for count in (1, 3):
@@ -62,7 +48,7 @@ def warm(engine: Engine, queue: JobQueue[Email]) -> None:
             session.commit()
 
 
-def run_batch(engine: Engine, queue: JobQueue[Email], limit: int = 3) -> None:
+def run_batch(engine: Engine, queue: JobQueue[Email], limit: int) -> None:
     """Claim rows and finish them, in two transactions; held ones in one."""
     with engine.connect() as connection:
         claimed = queue.claim_rows(connection, owner="w", limit=limit)
@@ -73,60 +59,46 @@ def run_batch(engine: Engine, queue: JobQueue[Email], limit: int = 3) -> None:
         connection.commit()
 
 
-def test_a_batch_takes_no_statement_and_no_transaction_that_it_does_not_need(
-    fast: Engine, session: Session, strategy: str, db_alias: str
-) -> None:
-    queue = JobQueue(Email, strategy=strategy)
-    warm(fast, queue)
-    add_emails(session, *"abc")
-
-    with statements_seen(fast) as seen, commits_seen(fast) as commits:
-        run_batch(fast, queue)
-
-    assert len(seen) == BATCH[strategy][db_alias], seen
-    assert len(commits) == (1 if strategy == "held" else 2)
-
-
-def test_statements_are_built_once(
-    fast: Engine, session: Session, strategy: str, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_takes_and_builds_no_statement_and_no_transaction_that_it_does_not_need(
+    fast: Engine, session: Session, strategy: str, db_alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = JobQueue(Email, strategy=strategy)
     warm(fast, queue)
     add_emails(session, *"abcdefghi")
-    compiled: Counter[str] = Counter()
+    compiled: list[Any] = []
     compiler: Any = fast.dialect.statement_compiler
 
     def counting(*args: Any, **kw: Any) -> Any:
-        compiled["statements"] += 1
+        compiled.append(args)
         return compiler(*args, **kw)
 
+    commits: list[Any] = []
+    event.listen(fast, "commit", commits.append)
     monkeypatch.setattr(fast.dialect, "statement_compiler", counting)
     for limit in (3, 2, 4):  # the number of keys is no part of a statement
-        run_batch(fast, queue, limit=limit)
+        commits.clear()
+        with statements_seen(fast) as seen:
+            run_batch(fast, queue, limit)
 
+        assert len(seen) == BATCH[strategy][db_alias], seen
+        assert len(commits) == (1 if strategy == "held" else 2)
     assert not compiled
 
 
-@contextmanager
-def own_calls() -> Iterator[Counter[str]]:
+def calls_for(run: Callable[[int], None], limit: int) -> int:
     """Count the calls of sa_jobqueue's own functions."""
-    calls: Counter[str] = Counter()
+    calls = 0
 
     def see(frame: FrameType, happening: str, _: Any) -> None:
-        if happening == "call" and frame.f_code.co_filename.startswith(OURS):
-            calls[frame.f_code.co_qualname] += 1
+        nonlocal calls
+        calls += happening == "call" and frame.f_code.co_filename.startswith(OURS)
 
     sys.setprofile(see)
     try:
-        yield calls
+        run(limit)
     finally:
         sys.setprofile(None)
-
-
-def calls_for(run: Callable[[int], None], limit: int) -> int:
-    with own_calls() as calls:
-        run(limit)
-    return calls.total()
+    return calls
 
 
 #: The calls counted for each further job of a batch, and some more: a generator's step counts.

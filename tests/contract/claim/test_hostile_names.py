@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy
 from sqlalchemy import (
-    URL,
     Column,
     Engine,
     Index,
@@ -26,19 +25,8 @@ from sa_jobqueue import (
     RetryMixin,
     ScheduleMixin,
     advisory_session,
-    cancel,
-    cancel_claimed,
-    complete,
-    enqueue,
-    fail,
-    prune,
-    reap,
-    release,
-    renew,
-    reprioritize,
-    retry,
 )
-from tests.support import STRATEGIES, make_engine
+from tests.support import STRATEGIES
 
 #: Names that statements of this library have had for their parameters, columns and aliases.
 NAMES = (
@@ -77,33 +65,27 @@ def make_class(table: str, *, plain: bool = False) -> Any:
         {
             "__tablename__": table,
             "__queue_args__": {"per_key": ["acct"]},
-            "id": Column("id", Integer, primary_key=True),
+            # Two attributes with the names of each other's columns.
+            "id": Column("acct", Integer, primary_key=True),
             "__table_args__": (Index(None, "status", "owner_date"),),
-            "acct": Column("acct", Integer),
+            "acct": Column("id", Integer, key="place"),
             **columns,
         },
     )
 
 
-@pytest.fixture
-def hostile_engine(fresh_database: URL) -> Iterator[Engine]:
-    engine = make_engine(fresh_database)
-    yield engine
-    engine.dispose()
-
-
 @pytest.mark.parametrize("plain", [False, True], ids=["all mixins", "JobMixin"])
 def test_every_verb_serves_tables_and_columns_of_any_name(
-    hostile_engine: Engine, db_alias: str, plain: bool
+    own_engine: Engine, db_alias: str, plain: bool
 ) -> None:
     ways = ["auto", *STRATEGIES[db_alias], "serial_by", "limit_by", "strict_order"]
     ways += ["advisory"] if db_alias == "postgresql" else []
     for table in TABLES[:1] if plain else TABLES:
         cls = make_class(table, plain=plain)
-        cls.metadata.create_all(hostile_engine)
+        cls.metadata.create_all(own_engine)
         for way in ways if table in TABLES[:2] else ("auto", "serial_by", "strict_order"):
-            _use(hostile_engine, cls, way)
-        with Session(hostile_engine) as session:
+            _use(own_engine, cls, way)
+        with Session(own_engine) as session:
             _manage(session, cls)
             session.commit()
 
@@ -117,22 +99,21 @@ def _use(engine: Engine, cls: Any, way: str) -> None:
     }
     queue = JobQueue(cls, **options.get(way, {"strategy": way}))
     with advisory_session(engine) if way == "advisory" else Session(engine) as session:
-        enqueue(session, cls, [{"acct": n} for n in range(8)])
+        queue.enqueue(session, [{"acct": n} for n in range(8)])
         session.commit()
         jobs = queue.claim(session, owner="w", limit=5)
         assert len(jobs) == 5, (cls.__table__.name, way)
         first, second, third, fourth, fifth = jobs
-        renew(session, jobs)
-        complete(session, first)
-        fail(session, [second], error="why")
-        release(session, third)
-        cancel_claimed(session, fourth, reason="no more")
-        complete(session, fifth, delete=True)
+        queue.renew(session, jobs)
+        queue.complete(session, first)
+        queue.fail(session, [second], error="why")
+        queue.release(session, third)
+        queue.cancel_claimed(session, fourth, reason="no more")
+        queue.complete(session, fifth, delete=True)
         session.commit()
         rows = queue.claim_rows(session, owner="w", limit=2)
         assert len(rows) == 2, (cls.__table__.name, way)
-        complete(session, rows)
-        session.commit()
+        queue.complete(session, rows)
         session.query(cls).delete()
         session.commit()
 
@@ -140,18 +121,17 @@ def _use(engine: Engine, cls: Any, way: str) -> None:
 def _manage(session: Session, cls: Any) -> None:
     """Call the verbs that need no claim."""
     queue = JobQueue(cls)
-    enqueue(session, cls, [{"acct": n} for n in range(8)])
-    jobs = session.scalars(select(cls).order_by(cls.id)).all()
-    assert queue.position(session, jobs[0]) == 1
-    assert queue.waiting_time(session, jobs[0]) is None
+    queue.enqueue(session, [{"acct": n} for n in range(8)])
+    first, second, *_ = session.scalars(select(cls).order_by(cls.id)).all()
+    assert queue.position(session, first) == 1
+    assert queue.waiting_time(session, first) is None
     if hasattr(cls, "priority"):
-        reprioritize(session, jobs[0], 5)
-    assert cancel(session, jobs[1]) == [jobs[1]]
-    assert retry(session, jobs[1]) == [jobs[1]]
-    claimed = queue.claim(session, owner="w", limit=3)
-    complete(session, claimed)
+        queue.reprioritize(session, first, 5)
+    assert queue.cancel(session, second) == [second]
+    assert queue.retry(session, second) == [second]
+    queue.complete(session, queue.claim(session, owner="w", limit=3))
     queue.claim(session, owner="dead", limit=2)
     queue.stats(session)
-    reap(session, cls, lease=timedelta(microseconds=1))
-    prune(session, cls, older_than=timedelta(0))
+    queue.reap(session, lease=timedelta(microseconds=1))
+    queue.prune(session, older_than=timedelta(0))
     session.query(cls).delete()

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, UnsupportedDatabase, assume_locks, claim, complete
 from sa_jobqueue.worker import Worker
 from tests.models import Email, add_emails
-from tests.support import make_engine, statements_seen
+from tests.support import make_engine
 
 #: What the server says instead of what it is asked.
 TOLD = {
@@ -64,17 +64,3 @@ def test_claims_and_workers_serve_where_the_locks_are_assumed(look_alike: Engine
     worker.run()
 
     assert handled == ["b", "c"]
-
-
-def test_the_server_is_asked_once_for_each_engine(db_url: URL, session: Session) -> None:
-    add_emails(session, *"abc")
-    engine = make_engine(db_url)
-
-    with statements_seen(engine) as seen:
-        for _ in range(3):
-            with Session(engine) as one:
-                claim(one, Email, owner="w")
-                one.commit()
-    engine.dispose()
-
-    assert sum("version()" in statement.lower() for statement in seen) == 1

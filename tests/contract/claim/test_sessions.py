@@ -13,7 +13,7 @@ from sqlalchemy.orm import (
 )
 
 from sa_jobqueue import JobQueue, claim, complete, enqueue
-from tests.models import Email, Task, add_emails, add_tasks, names, recipients
+from tests.models import Email, add_emails, recipients
 from tests.support import Sessions, begin_deferred
 
 
@@ -107,31 +107,6 @@ def test_schema_translate_map_is_followed(
     session.commit()
 
     assert recipients(claimed) == ["a"]
-
-
-def test_plain_rows_are_the_rows_that_entities_would_be(
-    session: Session, other: Session, strategy: str
-) -> None:
-    add_tasks(session, "a", "b", "c", priority=2)
-    queue = JobQueue(Task, Task.name != "b", strategy=strategy)
-
-    rows = queue.claim_rows(session, owner="w", limit=2)
-    written = session.execute(
-        select(*Task.__table__.c).where(Task.name != "b").order_by(Task.id)
-    ).all()
-
-    assert names(rows) == ["a", "c"]
-    assert [row.status for row in rows] == [row.status for row in written]
-    assert [row.owner for row in rows] == [row.owner for row in written]
-    assert [row.attempts for row in rows] == [row.attempts for row in written]
-    assert all(row.run_at.tzinfo is not None for row in rows)
-    queue.complete(session, rows)
-    session.commit()
-    assert other.scalars(select(Task.status).order_by(Task.id)).all() == [
-        "done",
-        "unclaimed",
-        "done",
-    ]
 
 
 @pytest.mark.strategies("auto")

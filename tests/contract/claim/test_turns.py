@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, event, exists, select, update
+from sqlalchemy import Engine, delete, exists, select, update
 from sqlalchemy.orm import Session, aliased
 
 from sa_jobqueue import Claim, ClaimLost, JobQueue, renew
 from tests.contract.events.conftest import Hear, hear  # noqa: F401 - a fixture
+from tests.contract.steps import before
 from tests.models import Document, Email, Task, add_emails, add_tasks, recipients
 from tests.support import SERVERS, Sessions, translating_errors
 
@@ -89,15 +90,18 @@ def test_turns_finish_and_claim_until_nothing_is_ready(
     assert statuses(session) == statuses(other) == left_by(way, "abc")
 
 
-@pytest.mark.parametrize("taken", ["b", "abc"])
+@pytest.mark.parametrize(
+    ("taken", "errors"), [("b", nullcontext), ("abc", nullcontext), ("b", translating_errors)]
+)
 def test_a_turn_with_lost_jobs_finishes_the_others_and_claims_nothing(
-    session: Session, way: dict[str, bool], taken: str
+    engine: Engine, session: Session, way: dict[str, bool], taken: str, errors: Any
 ) -> None:
+    """Whatever an application makes of errors."""
     add_emails(session, *"abcdef")
     first, second = claim_as(session, way, limit=3), claim_as(session, way, limit=1)
     take_over(session, taken)
 
-    with pytest.raises(ClaimLost) as caught:
+    with errors(engine), pytest.raises(ClaimLost) as caught:
         EMAILS.turn(session, first, owner="w", limit=2, **way)
     third = EMAILS.turn(session, second, owner="w", **way)  # in the same transaction
 
@@ -122,7 +126,7 @@ def test_a_turn_finishes_jobs_that_are_renewed(
         other.commit()
 
     if while_on_its_way:
-        with before_next_statement(engine, renewed):
+        with before(engine, "", renewed):
             second = EMAILS.turn(session, first, owner="w", **way)
     else:
         renewed()
@@ -130,27 +134,6 @@ def test_a_turn_finishes_jobs_that_are_renewed(
 
     assert recipients(second) == ["c"]
     assert statuses(session) == left_by(way, "ab", c="claimed")
-
-
-@contextmanager
-def before_next_statement(engine: Engine, call: Callable[[], None]) -> Iterator[None]:
-    """Call something right before the next statement."""
-    event.listen(engine, "before_cursor_execute", lambda *_: call(), once=True)
-    yield
-
-
-@pytest.mark.only_on("postgresql")
-def test_a_turn_tells_lost_jobs_whatever_an_application_makes_of_errors(
-    engine: Engine, session: Session, way: dict[str, bool]
-) -> None:
-    add_emails(session, *"abc")
-    first = claim_as(session, way)
-    take_over(session, "b")
-
-    with translating_errors(engine), pytest.raises(ClaimLost) as caught:
-        EMAILS.turn(session, first, owner="w", **way)
-
-    assert recipients(caught.value.lost) == ["b"]
 
 
 @pytest.mark.parametrize("session", ["transaction"], indirect=True)

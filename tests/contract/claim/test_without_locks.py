@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, text
+from sqlalchemy import URL, Engine, event, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, UnsupportedDatabase
+from sa_jobqueue import JobQueue, UnsupportedDatabase, assume_locks, claim
 from tests.cutting_proxy import FOR_UPDATE, SKIP_LOCKED, CuttingProxy
-from tests.models import Base, Email, add_emails
+from tests.models import Email, Task, add_emails, add_tasks, recipients
 from tests.support import SERVERS, STRATEGIES, make_engine
 
 QUEUES: dict[str, JobQueue[Email]] = {
@@ -25,10 +26,6 @@ QUEUES: dict[str, JobQueue[Email]] = {
     "strict_order": JobQueue(Email, strict_order=True),
     "ordered": JobQueue(Email, order_by=Email.recipient),
 }
-
-
-def runs_here(name: str, db_alias: str) -> bool:
-    return name in STRATEGIES[db_alias] or name in ("serial_by", "strict_order", "ordered")
 
 
 @pytest.fixture(params=[SKIP_LOCKED, FOR_UPDATE], ids=["no skip locked", "no for update"])
@@ -51,7 +48,7 @@ def deaf(proxy: CuttingProxy) -> Iterator[Engine]:
 def test_two_claimers_never_keep_the_same_job_where_locks_do_not_hold(
     deaf: Engine, proxy: CuttingProxy, session: Session, name: str, db_alias: str
 ) -> None:
-    if not runs_here(name, db_alias):
+    if name not in (*STRATEGIES[db_alias], "serial_by", "strict_order", "ordered"):
         return
     add_emails(session, *"abcde")
     claimed: list[int] = []
@@ -87,6 +84,86 @@ def test_two_claimers_never_keep_the_same_job_where_locks_do_not_hold(
     assert proxy.cut or name == "update_then_select"
 
 
+# A held claim proves once for each engine and table that its row locks keep others out
+
+
+@pytest.fixture
+def fresh(db_url: URL) -> Iterator[Engine]:
+    """An engine that has proved nothing, with a pool of one connection."""
+    engine = make_engine(db_url, pool_size=1, max_overflow=0, pool_timeout=1)
+    yield engine
+    engine.dispose()
+
+
+def connections(engine: Engine) -> list[Any]:
+    """Collect the connections that are made from now on."""
+    made: list[Any] = []
+    event.listen(engine, "connect", lambda connection, _: made.append(connection))
+    return made
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_the_locks_of_a_table_are_proved_once_beside_the_pool(
+    fresh: Engine, session: Session
+) -> None:
+    add_emails(session, *"abc")
+    add_tasks(session, "a")
+    made = connections(fresh)
+
+    with fresh.connect() as connection:
+        assert not JobQueue(Email, Email.recipient == "?", strategy="held").claim_rows(connection)
+    assert len(made) == 1  # nothing was claimed
+    with fresh.connect() as connection:
+        assert recipients(QUEUES["held"].claim_rows(connection, limit=2)) == ["a", "b"]
+    for _ in range(3):
+        with Session(fresh) as one:
+            assert recipients(claim(one, Email, limit=2, strategy="held")) == ["a", "b"]
+    assert len(made) == 2
+    with Session(fresh) as one:
+        assert len(claim(one, Task, strategy="held")) == 1
+
+    assert len(made) == 3
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("why", ["others see no row", "too many connections"])
+def test_where_a_lock_cannot_be_proved_the_server_is_trusted_and_the_log_says_so(
+    fresh: Engine, caplog: pytest.LogCaptureFixture, session: Session, why: str
+) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue.claim")
+    error = fresh.dialect.loaded_dbapi.OperationalError
+
+    def refuse(*_: Any) -> None:
+        raise error(why)
+
+    with Session(fresh) as one:
+        one.add(Email(recipient="a"))
+        one.flush()
+        if why == "too many connections":
+            one.commit()
+            one.connection()
+            event.listen(fresh, "do_connect", refuse)
+
+        assert recipients(QUEUES["held"].claim(one)) == ["a"]
+
+    assert "could not be proved: " in caplog.text
+    assert why in caplog.text
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_where_locks_are_assumed_nothing_is_proved(db_url: URL, session: Session) -> None:
+    add_emails(session, "a")
+    with CuttingProxy(db_url, FOR_UPDATE) as proxy:
+        engine = make_engine(proxy.url)
+        assume_locks(engine)
+        with Session(engine) as one, Session(engine) as two:
+            for session in (one, two):
+                assert recipients(QUEUES["held"].claim(session)) == ["a"]
+        engine.dispose()
+
+
+# Triggers, and tables that inherit
+
 SKIPPING = {
     "postgresql": (
         "CREATE FUNCTION keep_b() RETURNS trigger LANGUAGE plpgsql AS "
@@ -111,17 +188,14 @@ IN_ONE = {"postgresql": ("skip_locked",), "sqlite": ("compare_and_set", "strict_
 
 
 @pytest.fixture
-def skipping(fresh_database: URL, db_alias: str) -> Iterator[Engine]:
+def skipping(own_engine: Engine, db_alias: str) -> Engine:
     """An engine whose trigger skips the mark of the second of three jobs."""
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
-    with Session(engine) as session:
+    with Session(own_engine) as session:
         add_emails(session, *"abc")
         for statement in SKIPPING[db_alias]:
             session.connection().exec_driver_sql(statement)
         session.commit()
-    yield engine
-    engine.dispose()
+    return own_engine
 
 
 @pytest.mark.only_on(*SKIPPING)
@@ -147,14 +221,12 @@ def claim_from(queue: JobQueue[Any], session: Session, rows: bool, limit: int) -
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("rows", [False, True], ids=["entities", "rows"])
 def test_tables_that_inherit_are_claimed_together_unless_their_primary_keys_repeat(
-    fresh_database: URL, rows: bool
+    own_engine: Engine, rows: bool
 ) -> None:
-    engine = make_engine(fresh_database)
-    Base.metadata.create_all(engine)
     inherit = (
         "INSERT INTO child (id, recipient, status) SELECT id + :n, 'x', 'unclaimed' FROM email"
     )
-    with Session(engine) as session:
+    with Session(own_engine) as session:
         session.execute(text("CREATE TABLE child () INHERITS (email)"))
         add_emails(session, *"xxx")
         session.execute(text(inherit), {"n": 10})
@@ -170,4 +242,3 @@ def test_tables_that_inherit_are_claimed_together_unless_their_primary_keys_repe
             with pytest.raises(UnsupportedDatabase, match="INHERIT"):
                 claim_from(QUEUES[name], session, rows, limit)
             session.rollback()
-    engine.dispose()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.counts.count import forget_schema
 from tests.contract.round_models import RoundBase
 from tests.support import with_empty_tables
 
@@ -14,7 +13,6 @@ from .models import Base
 
 @pytest.fixture
 def engine(engine: Engine) -> Engine:
-    """The engine with empty tables."""
-    forget_schema()
+    """The engine with empty tables; a new object, so that the tables are looked for anew."""
     with_empty_tables(engine, RoundBase.metadata)
-    return with_empty_tables(engine, Base.metadata)
+    return with_empty_tables(engine, Base.metadata).execution_options()

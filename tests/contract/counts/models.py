@@ -12,8 +12,10 @@ from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.control import control_tables
-from sa_jobqueue.dialects.clock import clock_default
-from sa_jobqueue.model.columns import timestamp_type
+
+# Inner: docs/reference/observing.md offers this package.
+from sa_jobqueue.counts import Listed, ListedJob, list_jobs
+from sa_jobqueue.migration import clock_default, timestamp_type
 
 
 class Base(DeclarativeBase):
@@ -59,10 +61,10 @@ class Pigeon(JobMixin, Base):
 
 
 class Hall(Enum):
-    """A part of a key, of which the database has the names."""
+    """A part of a key, of which the database has the names, in no alphabetical order."""
 
-    EAST = 1
-    WEST = 2
+    WEST = 1
+    EAST = 2
 
 
 class ShelfMark(TypeDecorator[int]):
@@ -116,3 +118,18 @@ def keys_in_claim_order(session: Session, queue: JobQueue[Any]) -> list[tuple[An
     keys = [tuple(getattr(job, name) for name in names) for job in claimed]
     session.rollback()
     return keys
+
+
+def pages(session: Session, queue: Any, which: Listed, limit: int = 4) -> list[list[ListedJob]]:
+    """Read page after page, until one is empty."""
+    found: list[list[ListedJob]] = []
+    while True:
+        after = found[-1][-1] if found else None
+        page = list_jobs(session, queue, which, limit=limit, after=after)
+        if not page:
+            return found
+        found.append(page)
+
+
+def keys(found: list[list[ListedJob]]) -> list[Any]:
+    return [job.key for page in found for job in page]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, complete, position
+
+# Inner: docs/reference/observing.md offers this package.
 from sa_jobqueue.counts import Listed, count_failed, list_jobs, overview
-from sa_jobqueue.counts.count import forget_schema
-from sa_jobqueue.dialects.clock import EPOCH
 from tests.contract.plans import analyze, assert_by_index, fill, plans, rows_read
 from tests.support import make_engine
 
@@ -35,7 +36,6 @@ READ = 20_500
 @pytest.fixture(scope="module")
 def big(db_url: URL) -> Iterator[Engine]:
     """Two tables with many done rows, behind which jobs wait."""
-    forget_schema()
     engine = make_engine(db_url)
     Base.metadata.drop_all(engine)
     Base.metadata.create_all(engine)
@@ -82,7 +82,7 @@ def test_failed_jobs_are_listed_by_their_index(big: Engine) -> None:
             (newest,) = list_jobs(session, Parcel, Listed.FAILED, limit=1)
             list_jobs(session, Parcel, Listed.FAILED, limit=2, after=newest)
             list_jobs(session, Parcel, Listed.FAILED, limit=2, until=newest.owner_date)
-            count_failed(session, Parcel, until=EPOCH)
+            count_failed(session, Parcel, until=datetime(1970, 1, 1, tzinfo=UTC))
 
         assert rows_read(session.connection()) - before < 50
         assert_by_index(big, steps, *TABLES)

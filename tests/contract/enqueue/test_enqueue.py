@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, claim, enqueue
-from tests.models import Animal, Cat, Dog, Email, Order, Task, add_emails, add_tasks, names
+from tests.models import Dog, Email, Order, Task, add_emails, add_tasks, names
 from tests.support import statements_seen
 
 
@@ -87,14 +87,6 @@ def test_rows_that_name_different_columns_are_inserted_in_their_order(session: S
 
     assert names(claim(session, Task, owner="w", limit=3)) == ["b", "a", "c"]
     assert rows == [{"name": "a"}, {"name": "b", "priority": 1}, {"name": "c"}]
-
-
-def test_enqueue_leaves_to_the_mapper_what_the_mapper_writes(session: Session) -> None:
-    enqueue(session, Cat, [{"id": 9}])
-    session.commit()
-
-    (cat,) = claim(session, Animal, owner="w")
-    assert (type(cat), cat.status) == (Cat, "claimed")
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -5,35 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import (
-    DateTime,
-    Engine,
-    ForeignKey,
-    String,
-    UniqueConstraint,
-    delete,
-    select,
-    text,
-)
+from sqlalchemy import DateTime, Engine, ForeignKey, String, UniqueConstraint, delete, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    JobMixin,
-    RetryMixin,
-    ScheduleMixin,
-    claim,
-    complete,
-    enqueue,
-    is_transient,
-)
-from tests.models import Animal, Cat, Pair
-from tests.support import SERVERS, Sessions
+from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin, claim, complete, enqueue
+from tests.models import Animal, Cat
+from tests.support import Sessions
 
 LONG_AGO = datetime(2000, 1, 1)
 
@@ -154,15 +136,6 @@ def test_nulls_are_no_duplicates(session: Session, told: Callable[[int], int | N
     assert codes(session) == [None] * 5
 
 
-def test_a_taken_primary_key_is_a_duplicate_too(session: Session) -> None:
-    rows = [{"left": 1, "right": "a"}, {"left": 1, "right": "b"}, {"left": 1, "right": "a"}]
-
-    enqueue(session, Pair, rows, skip_duplicates=True)
-    enqueue(session, Pair, rows[::-1], skip_duplicates=True)
-
-    assert len(session.scalars(select(Pair)).all()) == 2
-
-
 # What is not left out
 
 
@@ -188,10 +161,7 @@ def test_errors_other_than_duplicates_are_raised_as_without_skipping(
     assert refused(skip=True) or wrong != {"text": None}
 
 
-# Past the ORM, and through it
-
-
-def test_duplicates_are_left_out_where_the_mapper_inserts(
+def test_a_taken_primary_key_is_a_duplicate_also_where_the_mapper_inserts(
     session: Session, told: Callable[[int], int | None]
 ) -> None:
     assert enqueue(session, Cat, [{"id": 1}], skip_duplicates=True) == told(1)
@@ -227,32 +197,6 @@ def test_a_second_enqueuer_waits_and_takes_the_key_only_if_the_first_rolls_back(
     other.commit()
 
     assert list(session.scalars(select(Coupon.text))) == ["first" if end == "commit" else "new"]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_enqueueing_in_opposite_orders_ends_in_a_deadlock_which_is_transient(
-    session: Session, new_session: Sessions
-) -> None:
-    both = Barrier(2, timeout=20)
-    a, b = fresh(2)
-
-    def enqueued(first: str, second: str) -> BaseException | None:
-        with new_session() as own:
-            add(own, first)
-            both.wait()
-            try:
-                add(own, second)
-            except DBAPIError as error:
-                return error
-            own.commit()
-            return None
-
-    with ThreadPoolExecutor(2) as pool:
-        told = list(pool.map(enqueued, (a, b), (b, a)))
-
-    (error,) = [error for error in told if error is not None]
-    assert is_transient(error)
-    assert set(codes(session)) == {a, b}
 
 
 def test_many_enqueuers_of_the_same_keys_in_one_order_insert_each_key_once(

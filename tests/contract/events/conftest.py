@@ -1,8 +1,8 @@
-"""Listeners that stop listening when their test ends."""
+"""Listeners that stop listening when their test ends, and their events in a few words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -27,3 +27,12 @@ def hear() -> Iterator[Hear]:
     yield collect
     for target, name, function in listening:
         remove(target, name, function)
+
+
+def told(events: Iterable[Event]) -> list[tuple[str, str, int]]:
+    """Return the name, the verb and the number of jobs of each event."""
+    return [(event.name, event.verb, len(event.jobs)) for event in events]
+
+
+def names(events: Iterable[Event]) -> list[str]:
+    return [event.name for event in events]

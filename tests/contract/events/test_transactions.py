@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, complete
 from sa_jobqueue.events import Event, listen, remove
-from tests.contract.events.conftest import Hear
-from tests.contract.events.support import names
+from tests.contract.events.conftest import Hear, names
 from tests.models import Email, add_emails
 from tests.support import Sessions
 

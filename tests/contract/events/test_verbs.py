@@ -1,17 +1,21 @@
-"""Each verb tells once what it did, when its transaction is committed."""
+"""Each verb tells once what it did when its transaction is committed; a worker tells more."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, MetaData, Table
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     Claim,
     ClaimLost,
     JobQueue,
+    LockLost,
+    Owner,
     cancel,
     claim,
     complete,
@@ -24,8 +28,9 @@ from sa_jobqueue import (
     retry,
     start_round,
 )
-from tests.contract.events.conftest import Hear
-from tests.contract.events.support import names, told
+from sa_jobqueue.events import HistoryTable, history_table, job_records
+from sa_jobqueue.worker import Worker
+from tests.contract.events.conftest import Hear, names, told
 from tests.contract.round_models import RoundBase, Subscriber
 from tests.models import Animal, Cat, Email, Task, add_emails, add_tasks
 from tests.support import with_empty_tables
@@ -217,3 +222,78 @@ def test_a_queue_hears_of_its_own_methods_only(session: Session, hear: Hear) -> 
         ("after_claim", True),
         ("after_finish", True),
     ]
+
+
+SOON = timedelta(milliseconds=20)
+
+
+def test_a_worker_tells_of_each_job_that_begins(
+    engine: Engine, session: Session, hear: Hear
+) -> None:
+    add_tasks(session, "a")
+    queue, begun = JobQueue(Task), list[list[str]]()
+    heard = hear(queue)
+
+    def handle(task: Task) -> None:
+        begun.append(names(heard))
+
+    Worker(engine, queue, handle, drain=True, poll=SOON).run()
+
+    assert begun == [["after_claim", "after_start"]]
+    assert names(heard) == ["after_claim", "after_start", "after_finish"]
+    assert heard[1].jobs[0].attempts == 1
+    assert heard[1].jobs[0].owner_dates == heard[0].jobs[0].owner_dates
+
+
+def test_a_worker_tells_that_its_lock_was_lost(
+    engine: Engine, session: Session, hear: Hear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_emails(session, "a")
+    heard = hear(Email, "after_lock_lost")
+    losses = [LockLost("the connection of the lock has ended")]
+    named = vars(Owner)["name"]
+
+    def name(owner: Owner) -> Any:
+        if losses:
+            raise losses.pop()
+        return named.fget(owner)
+
+    monkeypatch.setattr(Owner, "name", property(name))
+    Worker(engine, JobQueue(Email), lambda email: None, drain=True, poll=SOON).run()
+
+    assert names(heard) == ["after_lock_lost"]
+
+
+@pytest.fixture
+def history(session: Session) -> Iterator[Table]:
+    bind = session.get_bind()
+    table = history_table(MetaData(), "email_history")
+    table.create(bind)
+    yield table
+    session.rollback()
+    session.close()
+    table.drop(bind)
+
+
+def test_a_table_holds_what_was_committed_with_the_verbs(session: Session, history: Table) -> None:
+    recorder = HistoryTable(history).listen(Task)
+    enqueue(session, Task, [{"name": "a"}])
+    session.commit()
+
+    claim(session, Task, owner="w")
+    session.rollback()
+    claimed = claim(session, Task, owner="w")
+    renew(session, claimed)
+    (fence,) = claimed.fences
+    fail(session, claimed, error="no such host")
+    session.commit()
+    recorder.remove(Task)
+
+    records = job_records(session.connection(), history, Task, fence.identity, limit=3)
+    found = [(record.event, record.owner, record.attempts) for record in reversed(records)]
+    assert found[-3:] == [
+        ("after_claim", "w", 1),
+        ("after_renew", "w", None),
+        ("after_fail", "w", None),
+    ]
+    assert records[0].error == "no such host"

@@ -1,12 +1,13 @@
-"""What versions, audit listeners and soft deletes of an application see of claims and finishes."""
+"""What versions, listeners, hooks and soft deletes of an application see of the verbs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, FetchedValue, String, event, select, update
+from sqlalchemy import URL, Engine, FetchedValue, String, event, select, text, update
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -16,8 +17,30 @@ from sqlalchemy.orm import (
     with_loader_criteria,
 )
 
-from sa_jobqueue import JobMixin, RetryMixin, claim, complete, enqueue, fail
-from tests.support import make_engine, with_empty_tables
+from sa_jobqueue import (
+    JobMixin,
+    JobQueue,
+    LockLost,
+    LockTimeout,
+    RetryMixin,
+    claim,
+    complete,
+    count_by_status,
+    enqueue,
+    fail,
+    named_lock,
+    position,
+    stats,
+)
+from tests.models import Email, add_emails
+from tests.support import (
+    SERVERS,
+    cut_connections,
+    make_engine,
+    translating_errors,
+    until,
+    with_empty_tables,
+)
 
 
 class Base(DeclarativeBase):
@@ -35,22 +58,11 @@ class Note(JobMixin, RetryMixin, Base):
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - as users write it
 
 
-@pytest.fixture(scope="module")
-def tables(db_url: URL) -> Iterator[Engine]:
-    engine = make_engine(db_url)
-    Base.metadata.create_all(engine)
-    yield engine
-    Base.metadata.drop_all(engine)
-    engine.dispose()
-
-
 @pytest.fixture
-def session(tables: Engine) -> Iterator[Session]:
-    engine = with_empty_tables(tables, Base.metadata)
-    with Session(engine, expire_on_commit=False) as session:
-        enqueue(session, Note, [{"text": "new"}])
-        session.commit()
-        yield session
+def notes(engine: Engine, session: Session) -> None:
+    with_empty_tables(engine, Base.metadata)
+    enqueue(session, Note, [{"text": "new"}])
+    session.commit()
 
 
 def stored(session: Session) -> tuple[str, int]:
@@ -59,6 +71,7 @@ def stored(session: Session) -> tuple[str, int]:
     return status, version
 
 
+@pytest.mark.usefixtures("notes")
 def test_versions_and_mapper_events_tell_of_a_handlers_change_and_neither_of_claim_nor_finish(
     session: Session, strategy: str
 ) -> None:
@@ -84,14 +97,14 @@ def test_versions_and_mapper_events_tell_of_a_handlers_change_and_neither_of_cla
     assert stored(session) == ("done", 3)
 
 
+@pytest.mark.usefixtures("notes")
 def test_a_change_by_somebody_else_is_no_obstacle_to_a_finish(
-    session: Session, tables: Engine
+    session: Session, other: Session
 ) -> None:
     (note,) = claim(session, Note, owner="w")
     session.commit()
-    with Session(tables) as other:
-        other.scalars(select(Note)).one().text = "theirs"
-        other.commit()
+    other.scalars(select(Note)).one().text = "theirs"
+    other.commit()
 
     complete(session, note)
     session.commit()
@@ -143,32 +156,112 @@ def test_a_job_whose_version_is_the_servers_changes_after_a_claim_and_after_one_
     engine.dispose()
 
 
-class SoftDeleting(Session):
-    """A session that does not see what is deleted, in reads and in writes of many rows."""
-
-
-@event.listens_for(SoftDeleting, "do_orm_execute")
-def _hide_deleted(state: ORMExecuteState) -> None:
-    hidden = with_loader_criteria(Note, Note.deleted.is_(False))
-    state.statement = state.statement.options(hidden)
-
-
 @pytest.mark.parametrize(("finish", "left"), [(complete, "done"), (fail, "unclaimed")])
+@pytest.mark.usefixtures("notes")
 def test_a_soft_deleted_job_is_not_claimed_and_finished_if_it_was_deleted_after_its_claim(
-    session: Session, tables: Engine, finish: Any, left: str
+    session: Session, other: Session, finish: Any, left: str
 ) -> None:
     session.add(Note(text="gone", deleted=True, status="claimed"))
     session.add(Note(text="gone", deleted=True))
     session.commit()
 
-    with SoftDeleting(tables, expire_on_commit=False) as soft:
-        claimed = claim(soft, Note, owner="w", limit=9)
-        assert [note.text for note in claimed] == ["new"]
-        soft.commit()
-        session.execute(update(Note).values(deleted=True))
-        session.commit()
+    @event.listens_for(other, "do_orm_execute")
+    def hide_deleted(state: ORMExecuteState) -> None:
+        hidden = with_loader_criteria(Note, Note.deleted.is_(False))
+        state.statement = state.statement.options(hidden)
 
-        finish(soft, claimed)
-        soft.commit()
+    claimed = claim(other, Note, owner="w", limit=9)
+    assert [note.text for note in claimed] == ["new"]
+    other.commit()
+    session.execute(update(Note).values(deleted=True))
+    session.commit()
+    finish(other, claimed)
+    other.commit()
 
     assert session.scalars(select(Note.status).where(Note.text == "new")).all() == [left]
+
+
+def test_hooks_see_each_verb_that_writes_and_none_that_reads(session: Session) -> None:
+    add_emails(session, "a", "b")
+    seen: list[str] = []
+
+    @event.listens_for(session, "do_orm_execute")
+    def execute(state: ORMExecuteState) -> None:
+        if state.is_orm_statement and not state.is_select and state.bind_mapper is not None:
+            seen.append(f"write to {state.bind_mapper.class_.__name__}")
+
+    event.listen(session, "after_bulk_update", lambda context: seen.append("after_bulk_update"))
+    complete(session, claim(session, Email, owner="w"))
+    assert seen == ["write to Email", "after_bulk_update"] * 2
+
+    enqueue(session, Email, [{"recipient": "a@example.org"}])
+    assert seen[4:] == ["write to Email"]  # its own INSERT
+    count_by_status(session, Email)
+    stats(session, Email)
+    position(session, session.scalars(select(Email)).first())
+    assert len(seen) == 5
+
+
+def test_a_hook_that_refuses_writes_keeps_the_rows_as_they_are(session: Session) -> None:
+    add_emails(session, "a")
+
+    def refuse(state: ORMExecuteState) -> None:
+        if state.is_update:
+            raise PermissionError("no writes here")
+
+    event.listen(session, "do_orm_execute", refuse)
+
+    with pytest.raises(PermissionError):
+        claim(session, Email, owner="w")
+    assert count_by_status(session, Email)["unclaimed"] == 1
+
+
+@pytest.fixture
+def translated(db_url: URL) -> Iterator[Engine]:
+    """An engine whose errors are the application's own; it waits a moment for locks."""
+    engine = make_engine(db_url, tls=True)
+    with translating_errors(engine):
+        yield engine
+    engine.dispose()
+
+
+def wait_briefly(session: Session) -> None:
+    """Have the session wait for locks as short as its database allows."""
+    on_postgresql = session.get_bind().dialect.name == "postgresql"
+    name, time = ("lock_timeout", "'100ms'") if on_postgresql else ("innodb_lock_wait_timeout", 1)
+    session.execute(text(f"SET {name} = {time}"))
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_turn_that_does_not_come_in_time_is_a_lock_timeout(
+    session: Session, translated: Engine
+) -> None:
+    add_emails(session, "a")
+    session.execute(update(Email).values(subject="locked"))
+
+    with Session(translated) as other:
+        wait_briefly(other)
+        with pytest.raises(LockTimeout, match="strict order"):
+            JobQueue(Email, strict_order=True).claim(other, owner="w")
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_lock_that_is_not_free_in_time_is_not_taken(translated: Engine) -> None:
+    with named_lock(translated, "report"):
+        second = named_lock(translated, "report", timeout=timedelta(milliseconds=100))
+
+        assert not second.acquire()
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_lost_lock_is_a_lost_lock(fresh_database: URL, db_alias: str) -> None:
+    engine = make_engine(fresh_database, tls=True)
+    with translating_errors(engine):
+        lock = named_lock(engine, "report")
+        lock.acquire()
+        cut_connections(fresh_database, db_alias)
+
+        until(lambda: lock.lost)
+        with pytest.raises(LockLost):
+            lock.check()
+    engine.dispose()

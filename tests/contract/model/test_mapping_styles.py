@@ -11,38 +11,19 @@ import sqlmodel
 from alembic.autogenerate import compare_metadata, produce_migrations, render_python_code
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    MetaData,
-    inspect,
-)
+from sqlalchemy import URL, Connection, Engine, MetaData, inspect
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import (
-    Session,
-)
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    claim,
-    complete,
-    count_by_status,
-    enqueue,
-)
-from tests.contract.model.styles import STYLES, DataclassJob, Named, SQLModelJob, metadata
+from sa_jobqueue import claim, complete, count_by_status, enqueue
+from tests.contract.model.styles import STYLES, DataclassJob, SQLModelJob, metadata
 from tests.models import Base
-from tests.support import make_engine
+from tests.support import make_engine, with_empty_tables
 
 
-@pytest.fixture(scope="module")
-def engine(db_url: URL) -> Iterator[Engine]:
-    """Give an engine with the tables of all styles."""
-    engine = make_engine(db_url)
-    metadata.drop_all(engine)
-    metadata.create_all(engine)
-    yield engine
-    metadata.drop_all(engine)
-    engine.dispose()
+@pytest.fixture
+def engine(engine: Engine) -> Engine:
+    return with_empty_tables(engine, metadata)
 
 
 @pytest.mark.by_turns("postgresql", "mysql", "mariadb")
@@ -60,9 +41,7 @@ def test_a_job_of_every_style_is_enqueued_claimed_and_completed(
         session.commit()
 
         assert [type(job) for job in claimed] == [entity]
-        assert {status: n for status, n in count_by_status(session, entity).items() if n} == {
-            "shipped" if entity is Named else "done": 1
-        }
+        assert count_by_status(session, entity)["done"] == 1
 
 
 @pytest.mark.only_on("sqlite")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import (
     URL,
     Column,
+    DateTime,
     Engine,
     Enum,
     Integer,
@@ -21,23 +22,31 @@ from sqlalchemy import (
     Table,
     delete,
     null,
+    select,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from sa_jobqueue import (
+    ArgumentError,
     JobMixin,
     JobQueue,
     PriorityMixin,
     RetryMixin,
     RoundMixin,
+    claim,
     claimed_by,
+    complete,
     count_by_status,
     enqueue,
+    renew,
     start_round,
 )
+
+# Inner: docs/reference/observing.md offers this package.
 from sa_jobqueue.counts import Count, Listed, list_jobs, overview
 from sa_jobqueue.events import listen
+from sa_jobqueue.migration import timestamp_type
 from tests.contract.asyncio.support import (
     DRIVERS_OF_POSTGRESQL,
     in_event_loop,
@@ -200,6 +209,32 @@ async def test_an_own_enum_serves_by_every_driver(db_url: URL, driver: str, kind
         await engine.dispose()
 
 
+def test_each_row_comes_into_a_round_whatever_the_order_of_an_enum_in_its_key(
+    engine: Engine,
+) -> None:
+    """MySQL sorts an ENUM by the numbers of its words, and compares it by the words."""
+
+    class Base(DeclarativeBase):
+        metadata = MetaData()
+
+    class Rack(JobMixin, RoundMixin, Base):
+        __tablename__ = "own_key"
+        hall: Mapped[str] = mapped_column(Enum("west", "east", name="own_hall"), primary_key=True)
+        number: Mapped[int] = mapped_column(primary_key=True)
+
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add_all(Rack(hall=hall, number=n) for hall in ("west", "east") for n in range(9))
+        session.commit()
+
+    start_round(engine, Rack, chunk=4)
+
+    with Session(engine) as session:
+        assert session.scalars(select(Rack.round)).all() == [1] * 18
+    Base.metadata.drop_all(engine)
+
+
 def of_this_test(name: str | None, kind: str, parents: object) -> bool:
     """Leave the tables of other tests out of a comparison."""
     return kind != "table" or "own_status" in str(name)
@@ -225,3 +260,68 @@ def test_autogenerate_leaves_an_own_status_and_its_index_as_they_are(
     kinds = {"several" if isinstance(change, list) else change[0] for change in changes}
     assert kinds == {"add_table", "add_column", "add_index"}
     old.drop_all(engine)
+
+
+class Utc(TypeDecorator[datetime]):
+    """Store UTC, as many projects do."""
+
+    impl: Any = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Any) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+class PreciseUtc(Utc):
+    impl: Any = timestamp_type()
+    cache_ok = True
+
+
+class Seconds(PreciseUtc):
+    """Drop what is less than a second."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Any) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC, microsecond=0)
+
+
+def queue_with(type_: TypeEngine[Any]) -> Any:
+    """Map a queue whose owner_date has this type."""
+
+    class Base(DeclarativeBase):
+        metadata = MetaData()
+
+    class Dated(JobMixin, Base):
+        __tablename__ = "owner_date_type"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        owner_date = mapped_column("taken_at", type_, nullable=True)
+
+    return Dated
+
+
+@pytest.mark.parametrize("type_", [Utc(), PreciseUtc(), Seconds()], ids=lambda t: type(t).__name__)
+def test_a_type_of_ones_own_is_claimed_renewed_and_finished_or_refused(
+    engine: Engine, db_alias: str, type_: TypeEngine[Any]
+) -> None:
+    cls = queue_with(type_)
+    cls.metadata.drop_all(engine)
+    cls.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add_all([cls(), cls()])
+        session.commit()
+        if type(type_) is Seconds or (type(type_) is Utc and db_alias in ("mysql", "mariadb")):
+            for take in (JobQueue(cls).claim, JobQueue(cls).claim_rows):
+                with pytest.raises(ArgumentError, match="owner_date loses microseconds"):
+                    take(session, owner="w", limit=2)
+        else:
+            jobs = claim(session, cls, owner="w", limit=2)
+            session.commit()
+            renew(session, jobs)
+            complete(session, jobs)
+            session.commit()
+            assert [job.status for job in jobs] == ["done"] * 2
+    cls.metadata.drop_all(engine)

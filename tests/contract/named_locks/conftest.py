@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import URL, Engine
 
 from sa_jobqueue import NamedLock, named_lock
+
+# Inner: the limits of silence are no option of the library; its own take minutes.
+from sa_jobqueue.dialects.innodb import InnoDBNamedLocks
+from sa_jobqueue.dialects.named_locks import ConnectionLocks
+from sa_jobqueue.dialects.postgresql import PostgreSQLNamedLocks
 from sa_jobqueue.dialects.watched_connection import Limits
-from tests.contract.named_locks.support import LOCKS
 from tests.lockers import NOW
 from tests.support import make_engine
+
+LOCKS: dict[str, type[ConnectionLocks]] = {
+    "postgresql": PostgreSQLNamedLocks,
+    "mysql": InnoDBNamedLocks,
+    "mariadb": InnoDBNamedLocks,
+}
 
 
 @pytest.fixture
@@ -32,12 +42,26 @@ def lock(engine: Engine, request: pytest.FixtureRequest) -> Iterator[NamedLock]:
 
 
 @pytest.fixture
-def limits(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> Limits:
-    """Limits that a test can wait for; servers count in seconds."""
-    short = Limits(
-        silence=timedelta(seconds=3),
-        pulse=timedelta(seconds=0.5),
-        answer=timedelta(seconds=5),
-    )
-    monkeypatch.setattr(LOCKS[db_alias], "limits", short)
-    return short
+def limit(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Limits]:
+    """Set limits, in seconds, for which a test can wait; servers count in whole seconds."""
+
+    def limit(**seconds: float) -> Limits:
+        limits = Limits(**{name: timedelta(seconds=value) for name, value in seconds.items()})
+        monkeypatch.setattr(LOCKS[db_alias], "limits", limits)
+        return limits
+
+    return limit
+
+
+def same(lock: NamedLock) -> NamedLock:
+    """Make another lock of the same name."""
+    return NamedLock(lock.engine, lock.name, lock.timeout)
+
+
+def is_free(lock: NamedLock) -> bool:
+    """Tell whether somebody else could have the lock now."""
+    other = same(lock)
+    taken = other.acquire(NOW)
+    if taken:
+        other.release()
+    return taken

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from sqlalchemy import URL, StaticPool, create_engine, text
 
 from sa_jobqueue import NamedLock, UnsupportedDatabase, named_lock
-from tests.contract.named_locks.support import is_free, same
+from tests.contract.named_locks.conftest import is_free, same
 from tests.lockers import NOW
 from tests.support import make_engine
 
@@ -88,37 +87,19 @@ def failing(number: int) -> Callable[..., int]:
     return refuse
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "refusal", "words"),
-    [
-        ("open", errno.EACCES, UnsupportedDatabase, "may not open the lock file"),
-        ("pwrite", errno.EIO, OSError, "Input/output"),
-    ],
-)
-def test_a_lock_whose_file_cannot_be_opened_or_written_is_not_taken(
-    lock: NamedLock,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    number: int,
-    refusal: type[Exception],
-    words: str,
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(os, name, failing(number))
-        with pytest.raises(refusal, match=words):
-            lock.acquire()
-
-    assert is_free(lock)
-
-
-def test_a_full_disk_costs_the_holders_name_and_not_the_lock(
+def test_a_lock_is_not_taken_without_its_file_and_a_full_disk_costs_only_the_holders_name(
     lock: NamedLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    for name, number in (("open", errno.EACCES), ("pwrite", errno.EIO)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, failing(number))
+            with pytest.raises((UnsupportedDatabase, OSError), match=r"may not open|Input/output"):
+                lock.acquire()
+        assert is_free(lock)
 
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
     with lock:
         holder = lock.holder()
-
         assert holder is not None
         assert holder.process is None
     assert is_free(lock)
@@ -171,16 +152,3 @@ def test_a_lock_leaves_the_transaction_of_a_shared_connection_alone(
         connection.commit()
         assert connection.scalar(text("SELECT count(*) FROM t")) == 1
     engine.dispose()
-
-
-def test_the_file_that_a_creator_opens_is_found_though_the_url_does_not_name_it(
-    db_url: URL,
-) -> None:
-    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(db_url.database or ""))
-    direct = make_engine(db_url)
-
-    with named_lock(direct, "report"):
-        assert not named_lock(engine, "report").acquire(NOW)
-
-    engine.dispose()
-    direct.dispose()

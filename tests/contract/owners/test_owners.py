@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, String, cast, create_engine, literal, select, update
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy import Engine, String, cast, literal, select, update
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
@@ -19,11 +19,12 @@ from sa_jobqueue import (
     claim,
     claimed_by,
     complete,
+    connection_owner,
     enqueue,
     owner_state,
     reap,
 )
-from tests.contract.owners.support import ALIVE, DEAD, UNKNOWN, cut, state_of
+from tests.contract.owners.conftest import ALIVE, DEAD, UNKNOWN, cut, state_of
 from tests.models import Email, add_emails, recipients
 from tests.support import SERVERS, statements_seen
 
@@ -55,31 +56,29 @@ def test_the_callers_name_or_that_of_the_host_comes_first_and_fits_the_column(
         assert len(owner.name) <= 64
 
 
+BY_ENGINE = r"Or use Owner\(engine\)"
+
+
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("call", "words"),
     [
-        ("n" * 35, "1 to 34 characters.* has 35: .*shorten it"),
-        ("", "1 to 34 characters.* has 0"),
-        ("a~b", "'~' is reserved in owners: 'a~b'; use another character"),
-        (7, "is a str, not int: 7"),
+        (lambda s, o: Owner(s.bind, "n" * 35), "1 to 34 .* has 35: .*shorten it"),
+        (lambda s, o: Owner(s.bind, ""), "1 to 34 characters.* has 0"),
+        (lambda s, o: Owner(s.bind, "a~b"), "'~' is reserved in owners: 'a~b'; use"),
+        (lambda s, o: Owner(s.bind, 7), "is a str, not int: 7"),  # type: ignore[arg-type]  # no name
+        (lambda s, o: Owner(s), "needs an Engine or an AsyncEngine, not <sql"),
+        (lambda s, o: o.open(), "open already; make another Owner"),
+        (lambda s, o: claim(s, Email, owner=o.name), "give the Owner itself"),
+        (lambda s, o: claim(s, Email, owner=Owner(s.bind)), "not open"),
+        (lambda s, o: connection_owner(s), BY_ENGINE),
+        (lambda s, o: connection_owner(Session()), BY_ENGINE),
     ],
 )
-def test_an_invalid_name_is_refused(engine: Engine, name: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        Owner(engine, name)
-
-
 def test_what_is_no_open_owner_is_refused_with_the_way_out(
-    engine: Engine, session: Session, owner: Owner
+    session: Session, owner: Owner, call: Callable[..., Any], words: str
 ) -> None:
-    with pytest.raises(ArgumentError, match="needs an Engine or an AsyncEngine, not <sql"):
-        Owner(session)  # type: ignore[arg-type]  # what is refused
-    with pytest.raises(ArgumentError, match="open already; make another Owner"):
-        owner.open()
-    with pytest.raises(ArgumentError, match=r"'~' is reserved in owners.*give the Owner itself"):
-        claim(session, Email, owner=owner.name)
-    with pytest.raises(LockNotHeld, match="not open"):
-        claim(session, Email, owner=Owner(engine))
+    with pytest.raises((ArgumentError, LockNotHeld), match=words):
+        call(session, owner)
 
 
 def test_an_owner_that_was_closed_and_opened_again_has_another_name(engine: Engine) -> None:
@@ -132,16 +131,6 @@ def test_an_owner_is_alive_until_it_is_closed_also_to_older_transactions(
         assert (alive, *(owner_state(session, name) for _ in range(3))) == (ALIVE, *[DEAD] * 3)
 
 
-def test_the_state_of_an_owner_is_read_in_every_kind_of_session(
-    engine: Engine, owner: Owner
-) -> None:
-    scoped = scoped_session(sessionmaker(engine))
-    with Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as in_autocommit:
-        assert owner_state(in_autocommit, owner.name) is ALIVE
-        assert owner_state(scoped, owner.name) is ALIVE
-    scoped.remove()
-
-
 def test_plain_names_are_unknown_without_asking_the_server(
     engine: Engine, session: Session
 ) -> None:
@@ -176,15 +165,6 @@ def test_a_malformed_name_is_unknown(session: Session, owner: Owner) -> None:
 
     for how, name in MALFORMED.items():
         assert owner_state(session, name(identity, random)) is UNKNOWN, how
-
-
-def test_an_owner_of_another_database_is_unknown(engine: Engine, fresh_database: URL) -> None:
-    elsewhere = create_engine(fresh_database)
-    with Owner(elsewhere) as owner:
-        name = owner.name
-        assert state_of(engine, name) is UNKNOWN
-    assert state_of(engine, name) is UNKNOWN
-    elsewhere.dispose()
 
 
 def test_many_owners_are_looked_up_in_few_statements(engine: Engine, session: Session) -> None:
@@ -231,13 +211,6 @@ def test_asking_for_a_state_leaves_the_transaction_for_the_next_claim_to_begin(
 # Lost locks
 
 
-def name_after_loss(owner: Owner, before: str) -> str:
-    """Use an owner until it raises that it has lost its lock; return its next name."""
-    with pytest.raises(LockLost, match=f"'{before}' has lost its lock.*roll back, and claim again"):
-        ask_while_it_is(before, owner)
-    return owner.name
-
-
 def ask_while_it_is(before: str, owner: Owner) -> None:
     """Ask an owner for its name until it knows of the lost connection, which takes a moment."""
     while owner.name == before:
@@ -252,7 +225,9 @@ def test_an_owner_that_lost_its_lock_raises_once_and_goes_on_under_another_name(
         before = owner.name
         cut(engine, before)
 
-        after = name_after_loss(owner, before)
+        with pytest.raises(LockLost, match=f"'{before}' has lost its lock.*and claim again"):
+            ask_while_it_is(before, owner)
+        after = owner.name
 
         assert after.startswith("mailer~")
         assert owner.name == after != before
@@ -262,22 +237,3 @@ def test_an_owner_that_lost_its_lock_raises_once_and_goes_on_under_another_name(
             (email,) = claim(session, Email, owner=owner)
             assert email.owner == after
         cut(engine, after)  # it is closed quietly
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_loss_is_reported_as_soon_as_the_server_is_there_again(
-    engine: Engine, owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = owner.name
-    cut(engine, before)
-    with monkeypatch.context() as away:
-        away.setattr(type(engine.pool), "connect", no_server)
-        away.setattr(type(engine.pool), "recreate", no_server)
-        with pytest.raises(ConnectionError):
-            ask_while_it_is(before, owner)
-
-    assert name_after_loss(owner, before) != before
-
-
-def no_server(pool: Any) -> Any:
-    raise ConnectionError

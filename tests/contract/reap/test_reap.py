@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, String, cast, event, literal, select, update
+from sqlalchemy import Engine, event, insert, inspect, select, text, update
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from sa_jobqueue import (
     ArgumentError,
+    Claim,
     ClaimLost,
     JobQueue,
     Owner,
@@ -22,27 +24,16 @@ from sa_jobqueue import (
     claim,
     complete,
     connection_owner,
-    enqueue,
-    fail,
     fence_of,
     owner_state,
     reap,
     renew,
+    utc_now,
 )
-from sa_jobqueue.verbs import Reaped, ReapedJob, ReapReason
-from tests.contract.reap.support import (
-    FORCE,
-    HOUR,
-    PLAIN,
-    claimed,
-    grow_old,
-    of_the_dead,
-    own,
-    reaped,
-    rows,
-    statuses,
-)
+from tests.contract.plans import fill, rows_read
+from tests.contract.steps import before, unless_refused
 from tests.contract.worker.faults import Base, Picky, add_picky, picky_states
+from tests.innodb_locks import locked_rows
 from tests.models import (
     Account,
     Animal,
@@ -58,26 +49,75 @@ from tests.models import (
     add_emails,
     add_renders,
     add_tasks,
+    names,
     recipients,
 )
-from tests.support import SERVERS, Sessions, begin_deferred, with_empty_tables
+from tests.support import SERVERS, Sessions, impatient, statements_seen, until, with_empty_tables
 
+HOUR = timedelta(hours=1)
+FORCE = timedelta(0)
+PLAIN = "mailer-1"
 MINUTE = timedelta(minutes=1)
 MOMENT = timedelta(microseconds=1)
 
-DEAD, LEASE, RUNTIME = ReapReason
+DEAD, LEASE, RUNTIME = "dead owner", "lease over", "max_runtime over"
+
+
+def claimed(session: Session, entity: type[Any], owner: Any, limit: int = 100) -> Claim[Any]:
+    """Commit a claim of all unclaimed jobs."""
+    found = claim(session, entity, owner=owner, limit=limit)
+    session.commit()
+    return found
+
+
+def of_the_dead(engine: Engine, session: Session, entity: type[Any], limit: int = 100) -> str:
+    """Commit claims of an Owner that dies; return its name."""
+    with Owner(engine, "victim") as owner:
+        claimed(session, entity, owner, limit)
+        return owner.name
+
+
+def own(entity: type[Any], name: str) -> Any:
+    """Return an attribute of the queue; Order has its own of the same names."""
+    return getattr(entity, f"job_{name}" if entity is Order else name)
+
+
+def grow_old(session: Session, entity: type[Any], age: timedelta, *where: Any) -> None:
+    """Make claims look so much older, by the database's clock."""
+    column = own(entity, "owner_date").property.columns[0]
+    past = utc_now(-(age // timedelta(microseconds=1)))
+    session.connection().execute(
+        update(column.table).where(column.is_not(None), *where).values({column: past})
+    )
+    session.commit()
+    session.expire_all()
+
+
+def reaped(session: Session, entity: type[Any] = Email, **how: Any) -> Any:
+    """Commit a reap."""
+    found = reap(session, entity, **how)
+    session.commit()
+    return found
+
+
+def rows(session: Session, entity: type[Any], *columns: Any) -> list[tuple[Any, ...]]:
+    """Read columns from the database, not from what the session has loaded."""
+    session.rollback()
+    found = session.execute(select(*columns).order_by(*inspect(entity).primary_key)).all()
+    session.rollback()  # so that a verb after this begins a transaction of its own
+    return [tuple(map(_aware, row)) for row in found]
+
+
+def _aware(value: Any) -> Any:
+    """Say of a time of SQLite that it is UTC."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+def statuses(session: Session, entity: type[Any] = Email) -> list[str]:
+    return [status for (status,) in rows(session, entity, own(entity, "status"))]
+
 
 # Whose claims, and when
-
-
-@contextmanager
-def owner_that_is(state: str, engine: Engine) -> Iterator[Any]:
-    """Give an owner to claim by, which is then alive, dead or not known to any server."""
-    if state in ("alive", "dead"):
-        with Owner(engine) as owner:
-            yield owner
-    else:
-        yield PLAIN
 
 
 @pytest.mark.parametrize(
@@ -105,11 +145,12 @@ def test_the_state_of_its_owner_and_its_age_decide_when_a_claim_is_taken_back(
     state: str,
     age: timedelta,
     how: dict[str, Any],
-    reason: ReapReason | None,
+    reason: str | None,
 ) -> None:
     add_tasks(session, "a")
     changed = {"nobody": {"owner": None}, "without a date": {"owner_date": None}}.get(state)
-    with owner_that_is(state, engine) as owner:
+    of_a_server = state in ("alive", "dead")
+    with Owner(engine) if of_a_server else nullcontext(PLAIN) as owner:
         claimed(session, Task, owner)
         if changed is not None:
             session.execute(update(Task).values(changed))
@@ -124,7 +165,9 @@ def test_the_state_of_its_owner_and_its_age_decide_when_a_claim_is_taken_back(
         assert (len(found), bool(found), found.by_owner, found.more) == (0, False, {}, False)
         assert state_after == [("claimed", name, None)]
     else:
-        assert found.jobs == (ReapedJob((identity,), name, reason, False, date),)
+        (job,) = found.jobs
+        assert (job.identity, job.owner, job.reason) == ((identity,), name, reason)
+        assert (job.failed, job.owner_date) == (False, date)
         assert (found.by_owner, found.unclaimed, found.failed) == ({name: 1}, 1, 0)
         assert state_after == [("unclaimed", None, f"reaped, {reason}: {name or 'nobody'}")]
 
@@ -140,11 +183,13 @@ def test_the_claims_of_a_closed_connection_still_wait_for_the_lease(
         with Session(connection) as bound:
             name = connection_owner(bound)
             claimed(bound, Email, name)
-    deadline = time.monotonic() + 10
-    while owner_state(session, name) is not OwnerState.DEAD:
-        assert time.monotonic() < deadline
+
+    def is_noticed() -> bool:
         session.rollback()
-        threading.Event().wait(0.01)
+        return owner_state(session, name) is OwnerState.DEAD
+
+    until(is_noticed)
+    session.rollback()
 
     assert not reaped(session)
     grow_old(session, Email, 11 * MINUTE)
@@ -209,40 +254,6 @@ def test_a_reaped_job_keeps_its_attempts_and_fails_with_the_reason_after_the_las
     assert rows(session, Task, Task.owner_date)[0][0] > datetime.now(UTC) - HOUR / 2
 
 
-@pytest.mark.parametrize("finish", [complete, fail])
-def test_a_reaped_job_is_claimed_again_and_only_the_new_claim_finishes_it(
-    session: Session, other: Session, finish: Callable[..., None]
-) -> None:
-    add_tasks(session, "a")
-    mine = claimed(session, Task, PLAIN)
-    reaped(other, Task, max_runtime=FORCE)
-
-    for theirs in (None, claimed(other, Task, PLAIN)):
-        with pytest.raises(ClaimLost):
-            finish(session, mine)
-        session.commit()
-        if theirs is not None:
-            complete(other, theirs)
-            other.commit()
-
-    assert rows(session, Task, Task.status, Task.owner) == [("done", PLAIN)]
-
-
-def test_a_savepoint_rolled_back_brings_the_claim_back_and_its_entities_show_it(
-    session: Session, db_alias: str
-) -> None:
-    (email,) = add_emails(session, "a")
-    emails = claimed(session, Email, PLAIN)
-    begin_deferred(session.connection())
-    savepoint = session.begin_nested()
-    reap(session, Email, max_runtime=FORCE)
-    assert email.status == "unclaimed"
-    savepoint.rollback()
-
-    assert email.status == "claimed"
-    complete(session, emails)
-
-
 # Which rows
 
 
@@ -298,21 +309,13 @@ def test_a_queue_reaps_its_own_statuses_back_to_its_ready_status(session: Sessio
     assert statuses(session) == ["checked", "claimed"]
 
 
-@pytest.mark.parametrize(
-    "of",
-    [reap, lambda session, entity: JobQueue(entity).reap(session)],
-    ids=["reap", "JobQueue.reap"],
-)
-def test_a_job_that_its_owner_has_moved_on_is_reaped(
-    session: Session, of: Callable[..., Reaped]
-) -> None:
+def test_a_job_that_its_owner_has_moved_on_is_reaped(session: Session) -> None:
     first, _ = add_renders(session, 2)
     claimed(session, Render, PLAIN)
     session.execute(update(Render).where(Render.id == first.id).values(status="running"))
     grow_old(session, Render, HOUR)
 
-    assert len(of(session, Render)) == 2
-    session.commit()
+    assert len(reaped(session, Render)) == 2
 
     assert statuses(session, Render) == ["unclaimed"] * 2
 
@@ -356,9 +359,8 @@ def test_criteria_of_the_session_hold(new_session: Sessions) -> None:
 
 
 @pytest.mark.driver_begins
-@pytest.mark.parametrize("breaks", [False, True])
-def test_autocommit_writes_all_of_a_batch_or_nothing(
-    engine: Engine, new_session: Sessions, breaks: bool
+def test_a_batch_under_autocommit_that_breaks_is_not_written_in_part(
+    engine: Engine, new_session: Sessions
 ) -> None:
     session = new_session(engine.execution_options(isolation_level="AUTOCOMMIT"))
     add_tasks(session, "last", max_attempts=1)
@@ -366,19 +368,17 @@ def test_autocommit_writes_all_of_a_batch_or_nothing(
     claim(session, Task, owner=PLAIN, limit=2)
 
     def fail_to_fail(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
-        if breaks and statement.startswith("UPDATE") and "status='failed'" in statement:
+        if statement.startswith("UPDATE") and "status='failed'" in statement:
             raise RuntimeError("power cut")
 
     event.listen(engine, "before_cursor_execute", fail_to_fail)
-    try:
+    with pytest.raises(RuntimeError):
         reap(session, Task, max_runtime=FORCE)
-    except RuntimeError:
-        assert breaks
-    finally:
-        event.remove(engine, "before_cursor_execute", fail_to_fail)
+    event.remove(engine, "before_cursor_execute", fail_to_fail)
+    assert statuses(new_session(), Task) == ["claimed", "claimed"]
 
-    after = ["claimed", "claimed"] if breaks else ["failed", "unclaimed"]
-    assert statuses(new_session(), Task) == after
+    reap(session, Task, max_runtime=FORCE)
+    assert statuses(new_session(), Task) == ["failed", "unclaimed"]
 
 
 @pytest.mark.driver_begins
@@ -432,17 +432,6 @@ def test_the_limit_holds_over_all_reasons(engine: Engine, session: Session) -> N
     assert found.more
 
 
-def test_more_rows_and_owners_than_a_statement_takes_are_reaped(session: Session) -> None:
-    enqueue(session, Email, [{"recipient": "a"}] * 1_100)
-    claimed(session, Email, PLAIN, 1_100)
-    session.execute(update(Email).values(owner=literal("w") + cast(Email.id, String)))
-    grow_old(session, Email, HOUR)
-
-    assert len(reaped(session, limit=2_000).by_owner) == 1_100
-
-    assert set(statuses(session)) == {"unclaimed"}
-
-
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -461,3 +450,184 @@ def test_invalid_arguments_are_refused(session: Session, how: dict[str, Any], wo
         JobQueue(Email).reap(session, **how)
     with pytest.raises(ArgumentError, match="JobMixin"):
         reap(session, Account)
+
+
+# Side by side with others
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_reaper_does_not_wait_for_another(session: Session, other: Session) -> None:
+    add_emails(session, *"abcd")
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+    first = reap(session, Email, limit=2)
+    began = time.monotonic()
+
+    second = reap(other, Email)
+
+    assert time.monotonic() - began < 2  # to wait for a lock would take ten seconds
+    assert {len(first), len(second)} == {2}
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("end", [Session.commit, Session.rollback])
+def test_a_finish_waits_for_a_reap_and_reports_lost_claims(
+    session: Session, other: Session, end: Callable[[Session], None]
+) -> None:
+    add_emails(session, "a")
+    emails = claimed(session, Email, PLAIN)
+    reap(other, Email, max_runtime=FORCE)
+
+    with ThreadPoolExecutor(1) as pool:
+        finishing = pool.submit(complete, session, emails)
+        with pytest.raises(TimeoutError):
+            finishing.result(0.2)
+        end(other)
+        error = finishing.exception(10)
+    session.commit()
+
+    reaped_first = end is Session.commit
+    assert isinstance(error, ClaimLost) is reaped_first
+    assert statuses(other) == ["unclaimed" if reaped_first else "done"]
+
+
+@pytest.mark.parametrize("verb", ["complete", "renew", "claim"])
+def test_a_claim_that_changes_between_look_and_lock_is_left_alone(
+    engine: Engine, new_session: Sessions, db_alias: str, verb: str
+) -> None:
+    """Another session finishes, renews or reaps the claim, and may claim anew under its name."""
+    session, other = new_session(), new_session(impatient(engine))
+    add_emails(session, "a")
+    emails = claimed(other, Email, PLAIN)
+    grow_old(session, Email, HOUR)
+    fence_of(emails[0]).token.dates.append(rows(session, Email, Email.owner_date)[0][0])
+
+    def change() -> None:
+        if verb == "claim":
+            reap(other, Email)
+            claim(other, Email, owner=PLAIN)
+        else:
+            {"complete": complete, "renew": renew}[verb](other, emails)
+        other.commit()
+
+    locking = "SELECT email.id, email.owner AS sa_jobqueue_owner"
+    with before(engine, locking, unless_refused(change, other)) as taken:
+        found = reaped(session)
+
+    assert taken
+    if db_alias == "sqlite":  # we had the write lock before the first look
+        assert len(found) == 1
+    else:
+        assert not found
+        assert statuses(session) == ["done" if verb == "complete" else "claimed"]
+
+
+def test_no_time_of_the_client_is_compared_with_a_claim(engine: Engine, session: Session) -> None:
+    add_emails(session, "a", "b")
+    claimed(session, Email, PLAIN)
+    grow_old(session, Email, timedelta(minutes=30), Email.recipient == "a")
+    bound: list[Any] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *args: Any) -> None:
+        bound.extend(parameters.values() if isinstance(parameters, dict) else parameters)
+
+    try:
+        found = reaped(session, lease=timedelta(minutes=20), max_runtime=timedelta(minutes=25))
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
+
+    assert len(found) == 1
+    assert not [value for value in bound if isinstance(value, datetime)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "after"),
+    [("status = 'done', owner = NULL", ("done", None)), ("owner = 'x'", ("claimed", "x"))],
+)
+def test_a_claim_that_changes_behind_a_lost_row_lock_is_not_reported_as_taken_back(
+    engine: Engine, session: Session, changed: str, after: tuple[str, str | None]
+) -> None:
+    """In a Group Replication with several primaries other members' transactions break row locks."""
+    add_emails(session, "a", "b", "c")
+    of_the_dead(engine, session, Email)
+    row = f"UPDATE email SET {changed} WHERE recipient = 'b'"
+
+    with before(engine, "SAVEPOINT", lambda: session.connection().exec_driver_sql(row)):
+        found = reaped(session)
+
+    assert len(found) == 2
+    assert rows(session, Email, Email.status, Email.owner)[1] == after
+
+
+# Plans and locks
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_innodb_locks_the_rows_that_are_reaped_and_no_others(
+    engine: Engine, session: Session
+) -> None:
+    fill(engine, "INSERT INTO email (recipient) SELECT 'r'", 2_000)
+    claimed(session, Email, "young", 1_000)
+    claimed(session, Email, PLAIN, 1_000)
+    grow_old(session, Email, HOUR, Email.owner == PLAIN)
+    session.connection()
+
+    with statements_seen(engine) as seen:
+        found = reap(session, Email, limit=50)
+
+    assert len(found) == 50
+    # The optimizer chooses the primary key by itself here, but not on every table.
+    (locking,) = [statement for statement in seen if "FOR UPDATE" in statement]
+    assert "FORCE INDEX (PRIMARY)" in locking
+    # An entry of the primary key for each row, and the index entries that the update left.
+    assert locked_rows(session.connection(), "email") <= (
+        60 if engine.dialect.name == "mysql" else 200
+    )
+    session.rollback()
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_look_for_claims_reads_only_claimed_rows(engine: Engine, session: Session) -> None:
+    fill(engine, "INSERT INTO email (recipient, status) SELECT 'r', 'done'", 20_000)
+    session.execute(insert(Email), [{"recipient": "a"} for _ in range(20)])
+    claimed(session, Email, PLAIN)
+    with engine.connect() as connection:
+        connection.execute(text("ANALYZE TABLE email"))
+    earlier = rows_read(session.connection())
+
+    assert not reap(session, Email)
+
+    assert rows_read(session.connection()) - earlier < 500
+    session.rollback()
+
+
+# What it says
+
+
+def test_a_reap_is_logged(
+    engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue.reap")
+    add_tasks(session, "a", "b", max_attempts=1)
+    reaped(session, Task)
+    assert not caplog.records
+    name = of_the_dead(engine, session, Task)
+
+    reaped(session, Task)
+
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("sa_jobqueue.reap", "INFO")
+    assert record.getMessage() == f"2 of Task, 2 of them failed; {name}: 2"
+
+
+def test_odd_owner_names_are_taken_literally(session: Session) -> None:
+    """Names with a percent sign or quotes, and names that differ only in case."""
+    add_tasks(session, "a", "b", "c")
+    for owner in ("100%", "o'clock", "O'Clock"):
+        claimed(session, Task, owner, 1)
+    grow_old(session, Task, HOUR)
+
+    assert reaped(session, Task).by_owner == {"100%": 1, "o'clock": 1, "O'Clock": 1}
+
+    assert names(claim(session, Task, owner="w", limit=5)) == ["a", "b", "c"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
@@ -24,17 +24,31 @@ from sa_jobqueue import (
     start_round,
 )
 from sa_jobqueue.rounds import RoundProgress
-from tests.contract.round_models import Sheet, Subscriber, add, finish_all, state
+from tests.contract.round_models import (
+    Cat,
+    Device,
+    Member,
+    Pet,
+    Reader,
+    Sheet,
+    Subscriber,
+    add,
+    finish_all,
+    state,
+)
 from tests.contract.steps import before, unless_refused
 from tests.models import Email
 from tests.support import SERVERS, Sessions, impatient
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
+#: Where it matters which database runs the test.
+two_by_turns = pytest.mark.by_turns("mysql", "mariadb")
+
 Start = Callable[..., int]
 
 
-# -- what a round makes of its rows ---------------------------------------------
+# What a round makes of its rows
 
 
 def test_rows_that_have_ended_are_claimable_once_more_as_if_they_were_new(
@@ -70,7 +84,7 @@ def test_rows_outside_of_the_criteria_stay_as_they_are(
     assert state(session) == {1: new, 2: old, 3: new, 4: old, 5: new}
 
 
-# -- rows that are claimed meanwhile --------------------------------------------
+# Rows that are claimed meanwhile
 
 ENDS: dict[str, Callable[[Session, Any], object]] = {
     "complete": complete,
@@ -144,8 +158,9 @@ def test_rows_in_further_statuses_of_the_class_come_into_a_round_too(
     assert (progress.unclaimed, progress.claimed, progress.total) == (1, 1, 2)
 
 
-@pytest.mark.parametrize("step", ["claimed", "claimed and finished"])
-def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
+@two_by_turns
+@pytest.mark.parametrize("step", ["claimed", "claimed and finished", "in a newer round"])
+def test_a_row_that_changes_just_before_the_update_is_not_forgotten(
     engine: Engine, session: Session, new_session: Sessions, step: str
 ) -> None:
     add(session, Subscriber, 1)
@@ -153,7 +168,10 @@ def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
     theirs: list[Any] = []
 
     def take() -> None:
-        theirs.extend(claim(other, Subscriber, owner="other"))
+        if step == "in a newer round":
+            theirs.append(start_round(other, Subscriber))
+        else:
+            theirs.extend(claim(other, Subscriber, owner="other"))
         if step == "claimed and finished":
             complete(other, theirs)
         other.commit()
@@ -168,7 +186,7 @@ def test_a_row_that_is_claimed_just_before_the_update_is_not_forgotten(
         complete(other, theirs)
         other.commit()
         session.rollback()
-    assert state(session) == {1: ("unclaimed", 1)}
+    assert state(session) == {1: ("unclaimed", 2 if theirs == [2] else 1)}
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -190,7 +208,90 @@ def test_a_row_whose_finish_is_under_way_is_waited_for(
     assert state(session) == dict.fromkeys((1, 2), ("unclaimed", 1))
 
 
-# -- progress -------------------------------------------------------------------
+# Every kind of class
+
+
+def test_a_class_with_its_own_names_words_and_several_key_columns_has_rounds(
+    session: Session, start_either: Start
+) -> None:
+    keys = [(club, number) for club in "abc" for number in range(3)]
+    rows = [{"club": club, "number": number} for club, number in keys]
+    session.execute(insert(Member), rows)
+    session.commit()
+    complete(session, claim(session, Member, owner="w", limit=4))
+    session.commit()
+
+    number = start_either(Member, chunk=2)
+
+    assert {(row.job_status, row.mailing) for row in session.scalars(select(Member))} == {
+        ("unsent", 1)
+    }
+    claimed = claim(session, Member, Member.mailing == number, owner="w", limit=9)
+    assert [(row.club, row.number) for row in claimed] == keys
+    session.rollback()
+
+
+def test_a_start_for_a_class_of_a_hierarchy_takes_only_its_rows(
+    session: Session, start_either: Start
+) -> None:
+    session.add_all([Pet(id=1), Cat(id=2), Cat(id=3)])
+    session.commit()
+
+    start_either(Cat, chunk=2)
+
+    assert {id_: round_ for id_, (_, round_) in state(session, Pet).items()} == {1: 0, 2: 1, 3: 1}
+    assert round_progress(session, Cat).total == 2
+
+
+def test_with_round_mixin_alone_a_row_that_is_done_joins_no_older_round(
+    engine: Engine, session: Session
+) -> None:
+    add(session, Reader, 4)
+    start_round(engine, Reader)
+    session.execute(update(Reader).where(Reader.id == 1).values(round=-1))  # as complete() writes
+    session.commit()
+
+    assert round_progress(session, Reader, 1).done == 1
+    session.commit()
+    assert start_round(engine, Reader, Reader.id < 3) == 2
+    assert list(session.scalars(select(Reader.round).order_by(Reader.id))) == [2, 2, 1, 1]
+
+
+# The order of claims, and the index that they walk
+
+
+def put(session: Session, entity: Any, **columns: list[Any]) -> None:
+    """Commit rows with these values, their ids from 1 on."""
+    values = zip(*columns.values(), strict=True)
+    rows = [dict(zip(columns, row, strict=True)) for row in values]
+    session.execute(insert(entity), [{"id": id_, **row} for id_, row in enumerate(rows, 1)])
+    session.commit()
+
+
+LATER = datetime.now(UTC) + timedelta(days=1)
+SOON, SOONER = datetime(2020, 1, 2, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@two_by_turns
+def test_claims_go_by_round_priority_and_time(session: Session, strategy: str) -> None:
+    put(
+        session,
+        Device,
+        round=[1, 1, 1, 2, 2, 0, 2, 1],
+        priority=[5, 3, 3, 0, 0, 9, 1, -1],
+        run_at=[SOON, SOON, SOONER, SOON, SOONER, SOON, LATER, LATER],
+    )
+    for queue, keys in (
+        (JobQueue(Device, strategy=strategy), [6, 3, 2, 1, 5, 4]),
+        (JobQueue(Device, Device.round == 2, strategy=strategy), [5, 4]),
+    ):
+        assert [job.id for job in queue.claim(session, owner="w", limit=9)] == keys
+        session.rollback()
+        assert [job.id for job in queue.claim_rows(session, owner="w", limit=2)] == keys[:2]
+        session.rollback()
+
+
+# Progress
 
 
 def test_progress_counts_the_rows_of_a_round_by_status(session: Session, start: Start) -> None:
@@ -212,29 +313,26 @@ def test_progress_counts_the_rows_of_a_round_by_status(session: Session, start: 
     assert (progress.total, progress.finished) == (7, 4)
 
 
-# -- refusals -------------------------------------------------------------------
+# Refusals
 
 
 @pytest.mark.parametrize(
-    ("entity", "options", "said"),
+    ("entity", "where", "options", "words"),
     [
-        (Email, {}, "Email has no rounds: add RoundMixin"),
-        (Subscriber, {"chunk": 0}, "at least 1"),
-        (Subscriber, {"chunk": True}, "at least 1"),
-        (Subscriber, {"chunk": None}, "at least 1"),
-        (Subscriber, {"where": Email.id == 1}, r"other tables than that of Subscriber: .* exists"),
+        (Email, [], {}, "Email has no rounds: add RoundMixin"),
+        (Subscriber, [], {"chunk": 0}, "at least 1"),
+        (Subscriber, [], {"chunk": True}, "at least 1"),
+        (Subscriber, [], {"chunk": None}, "at least 1"),
+        (Subscriber, [Email.id == 1], {}, r"other tables than that of Subscriber: .* exists"),
     ],
 )
 def test_invalid_arguments_are_refused_with_the_way_out(
-    start_either: Start, entity: Any, options: dict[str, Any], said: str
+    start_either: Start, entity: Any, where: Any, options: dict[str, Any], words: str
 ) -> None:
-    where = [options["where"]] if "where" in options else []
-    options = {name: given for name, given in options.items() if name != "where"}
-    with pytest.raises(ArgumentError, match=said):
+    with pytest.raises(ArgumentError, match=words):
         start_either(entity, *where, **options)
 
 
-@pytest.mark.only_on("sqlite")
 def test_a_connection_starts_no_round(engine: Engine) -> None:
     with engine.connect() as connection, pytest.raises(ArgumentError, match="a Connection"):
         start_round(connection, Subscriber)  # type: ignore[arg-type]  # the mistake under test

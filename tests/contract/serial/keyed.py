@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
-from sqlalchemy import Connection, Engine, String, func, insert, select, text, true
+from sqlalchemy import Engine, String, func, insert, select, text, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import (
-    JobMixin,
-    JobQueue,
-    PriorityMixin,
-    RetryMixin,
-    ScheduleMixin,
-    complete,
-    is_transient,
-)
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
+
+# Inner: InnoDB's servers list no locks, so an inner function tells the names that are asked for.
 from sa_jobqueue.dialects import database_of
+from tests.contract.claimers import committed, run_processes
 from tests.processes import FORKSERVER
 from tests.support import make_engine, with_empty_tables
 
@@ -99,13 +93,14 @@ def claimed(session: Session, entity: type[Any] = Mail) -> dict[int | None, int]
 
 
 def locked_keys(engine: Engine, queue: JobQueue[Any]) -> int:
-    """Count the keys of the queue's jobs that somebody keeps locked.
-
-    InnoDB's servers list no locks, so an inner function tells the names that are asked for.
-    """
+    """Count the keys of the queue's jobs that somebody keeps locked."""
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
-            return _advisory_locks(connection)
+            found = text(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = "
+                "(SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+            return int(connection.execute(found).scalar_one())
         locks = database_of(connection).serial_key_locks()
         assert locks is not None
         (limit,) = queue.plan.spec.limits
@@ -113,15 +108,6 @@ def locked_keys(engine: Engine, queue: JobQueue[Any]) -> int:
         free: Any = func.is_free_lock(token) if engine.dialect.name != "sqlite" else true()
         tokens = select(token, free).where(token.is_not(None)).distinct()
         return sum(not is_free for _, is_free in connection.execute(tokens))
-
-
-def _advisory_locks(connection: Connection) -> int:
-    found = text(
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = "
-        "(SELECT oid FROM pg_database WHERE datname = current_database())"
-    )
-    number: int = connection.execute(found).scalar_one()
-    return number
 
 
 # The processes
@@ -135,61 +121,41 @@ def consume(url: str, most: int, limit: int, seed: int, all_there: Barrier) -> N
     engine = make_engine(url)
     queue = BY_ACCOUNT if most == 1 else JobQueue(Mail, limit_by={Mail.account_id: most})
     chance = random.Random(seed)
+
+    def claim(session: Session) -> list[Mail]:
+        jobs = queue.claim(session, owner=f"process-{os.getpid()}", limit=limit)
+        note(session, *jobs, finished=False)
+        if jobs and chance.random() < 0.1:
+            session.rollback()
+            return []
+        return list(jobs)
+
+    def finish(job: Mail, session: Session) -> None:
+        note(session, job, finished=True)
+        (queue.fail if chance.random() < 0.1 else queue.complete)(session, job)
+
     all_there.wait(60)
-    while _is_left(engine):
-        _patiently(lambda: _work(engine, queue, limit, chance))
+    while is_left(engine):
+        for job in committed(engine, claim):
+            committed(engine, partial(finish, job))
     engine.dispose()
 
 
-def _is_left(engine: Engine) -> bool:
+def is_left(engine: Engine) -> bool:
     with Session(engine) as session:
         return session.scalar(select(Mail.id).where(Mail.status != "done").limit(1)) is not None
 
 
-def _work(engine: Engine, queue: JobQueue[Mail], limit: int, chance: random.Random) -> None:
-    owner = f"process-{os.getpid()}"
-    with Session(engine, expire_on_commit=False) as session:
-        jobs = queue.claim(session, owner=owner, limit=limit)
-        _note(session, jobs, finished=False)
-        if jobs and chance.random() < 0.1:
-            session.rollback()
-            return
-        session.commit()
-    for job in jobs:
-        _patiently(partial(_finish, engine, job, fails=chance.random() < 0.1))
-
-
-def _finish(engine: Engine, job: Mail, *, fails: bool) -> None:
-    with Session(engine) as session:
-        _note(session, [job], finished=True)
-        if fails:
-            BY_ACCOUNT.fail(session, job)
-        else:
-            complete(session, job)
-        session.commit()
-
-
-def _note(session: Session, jobs: Any, *, finished: bool) -> None:
+def note(session: Session, *jobs: Mail, finished: bool) -> None:
     for job in jobs:
         line = {"job": job.id, "account_id": job.account_id, "finished": finished}
         session.execute(insert(Sending), {**line, "process": os.getpid()})
 
 
-def _patiently(work: Callable[[], None]) -> None:
-    while True:
-        try:
-            return work()
-        except Exception as error:
-            if not is_transient(error):
-                raise
-
-
-def run(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:
-    """Run a process for each of the arguments, all at once, to their ends."""
-    all_there = FORKSERVER.Barrier(len(arguments))
-    processes = [FORKSERVER.Process(target=target, args=(*given, all_there)) for given in arguments]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * len(processes)
+def run_consumers(engine: Engine, most: int, limit: int, number: int) -> list[Sending]:
+    """Run consumers to their ends, and return what they noted."""
+    url = engine.url.render_as_string(hide_password=False)
+    all_there = FORKSERVER.Barrier(number)
+    run_processes(consume, [(url, most, limit, n, all_there) for n in range(number)], seconds=800)
+    with Session(engine) as session:
+        return list(session.scalars(select(Sending).order_by(Sending.id)))

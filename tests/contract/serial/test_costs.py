@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Table, event, insert, text
+from sqlalchemy import Engine, event, insert
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
 from sa_jobqueue.doctor import examine
 from tests.contract.plans import analyze, fill, rows_read_of_tables
-from tests.contract.serial.keyed import BY_ACCOUNT, THREE_EACH, KeyedBase, Mail, emptied, ids
-from tests.support import make_engine
+from tests.contract.serial.keyed import BY_ACCOUNT, THREE_EACH, KeyedBase, Mail, add, emptied, ids
 
 pytestmark = [pytest.mark.load, pytest.mark.xdist_group("plans")]
 
@@ -106,28 +104,19 @@ def busy(shared_engine: Engine) -> Iterator[Engine]:
     emptied(shared_engine)
 
 
-@contextmanager
-def characters_sent(engine: Engine) -> Iterator[list[int]]:
-    """Collect the sizes of the statements that an engine runs, with their parameters."""
+def test_an_idle_claim_asks_for_few_of_the_jobs_of_busy_keys_and_finds_a_free_key_behind(
+    busy: Engine,
+) -> None:
     sizes: list[int] = []
 
     def see(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         sizes.append(len(statement) + len(str(parameters)))
 
-    event.listen(engine, "before_cursor_execute", see)
-    try:
-        yield sizes
-    finally:
-        event.remove(engine, "before_cursor_execute", see)
-
-
-def test_an_idle_claim_asks_for_few_of_the_jobs_of_busy_keys_and_finds_a_free_key_behind(
-    busy: Engine,
-) -> None:
-    with Session(busy) as session, characters_sent(busy) as sizes:
-        assert list(BY_ACCOUNT.claim(session, owner="w")) == []
-    assert sum(sizes) < 5 * BUSY
     with Session(busy) as session:
+        event.listen(session.connection(), "before_cursor_execute", see)
+        assert list(BY_ACCOUNT.claim(session, owner="w")) == []
+        assert sum(sizes) < 5 * BUSY
+        session.rollback()
         session.execute(insert(Mail).values(account_id=BUSY + 1))
         session.commit()
 
@@ -137,24 +126,20 @@ def test_an_idle_claim_asks_for_few_of_the_jobs_of_busy_keys_and_finds_a_free_ke
 
 
 def test_a_claim_works_without_an_index_of_its_keys_which_the_doctor_names(
-    fresh_database: Any, caplog: pytest.LogCaptureFixture, db_alias: str
+    own_engine: Engine, caplog: pytest.LogCaptureFixture, db_alias: str
 ) -> None:
-    engine = make_engine(fresh_database)
-    KeyedBase.metadata.create_all(engine)
-    table = Mail.__table__
-    assert isinstance(table, Table)
-    (index,) = (one for one in table.indexes if str(one.name).endswith("key_account_id"))
-    index.drop(engine)
-    with Session(engine) as session:
-        session.execute(text("INSERT INTO mail (account_id) VALUES (1), (1), (2)"))
-        session.commit()
+    KeyedBase.metadata.create_all(own_engine)
+    with own_engine.begin() as connection:
+        (index,) = (one for one in Mail.__table__.indexes if one.name == "ix_mail_key_account_id")  # type: ignore[attr-defined]  # of a Table
+        index.drop(connection)
+    with Session(own_engine) as session:
+        add(session, Mail, 1, 1, 2)
 
         assert ids(BY_ACCOUNT.claim(session, owner="w", limit=9)) == [1, 3]
     assert ("no index of its keys" in caplog.text) is (db_alias in ("mysql", "mariadb"))
 
-    findings = examine(engine, BY_ACCOUNT).findings
+    findings = examine(own_engine, BY_ACCOUNT).findings
 
     (fix,) = [one.fix for one in findings if "next job of each" in one.message]
     assert fix.startswith("CREATE INDEX ix_mail_key_account_id ON mail (")
     assert "sa_jobqueue.migration.create_job_indexes(op, Mail)" in fix
-    engine.dispose()

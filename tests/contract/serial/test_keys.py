@@ -23,14 +23,6 @@ from tests.support import SERVERS, Sessions
 # What is a key
 
 
-def test_jobs_without_a_key_are_found_behind_many_jobs_of_taken_keys(session: Session) -> None:
-    add(session, Mail, *[1] * 40, *[2] * 40)
-    *_, one, two = add(session, Mail, *[1] * 40, None, None)
-    BY_ACCOUNT.claim(session, owner="w", limit=2)
-
-    assert ids(BY_ACCOUNT.claim(session, owner="w", limit=3)) == [one.id, two.id]
-
-
 def test_several_columns_are_one_key(session: Session) -> None:
     queue = JobQueue(Mail, serial_by=(Mail.region, Mail.host))
     places = [("eu", "a"), ("eu", "b"), ("us", "a"), ("eu", "a"), ("eu", None), ("eu", None)]

@@ -1,16 +1,18 @@
-"""Queues with serial keys: what is refused, shown, and claimed by workers and processes."""
+"""limit_by: at most n claimed jobs of each key; and what both kinds of keys refuse and keep."""
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobQueue, UnsupportedDatabase, enqueue
+from sa_jobqueue import ArgumentError, JobQueue, UnsupportedDatabase, complete, enqueue, fail
 from sa_jobqueue.asyncio import AsyncJobQueue
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
@@ -21,14 +23,138 @@ from tests.contract.asyncio.support import (
 )
 from tests.contract.serial.keyed import (
     BY_ACCOUNT,
+    THREE_EACH,
     Mail,
     Note,
-    Sending,
     add,
-    consume,
+    claimed,
+    ids,
     locked_keys,
-    run,
+    run_consumers,
 )
+from tests.contract.steps import before_statement, unless_refused
+from tests.support import SERVERS, Sessions, impatient
+
+MOST = 3
+NOTES = JobQueue(Note, limit_by={Note.account_id: MOST})
+
+
+@pytest.mark.parametrize("queue", [THREE_EACH, NOTES], ids=["every mixin", "plain"])
+def test_a_key_has_at_most_its_limit_of_claimed_jobs(
+    session: Session, other: Session, queue: JobQueue[Any]
+) -> None:
+    jobs = add(session, queue.entity, *[1] * 5, 2)
+
+    first = queue.claim(session, owner="w", limit=2)
+    session.commit()
+    second = queue.claim(other, owner="x", limit=9)
+    other.commit()
+
+    assert ids(first) == ids(jobs[:2])
+    assert ids(second) == ids([jobs[2], jobs[5]])
+    complete(session, first[0])
+    session.commit()
+    assert ids(queue.claim(other, owner="x", limit=9)) == ids([jobs[3]])
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_uncommitted_claims_count_against_the_limit(session: Session, other: Session) -> None:
+    add(session, Mail, *[1] * 5)
+    *_, elsewhere = add(session, Mail, *[2] * 40)
+    THREE_EACH.claim(session, owner="a", limit=2)
+
+    assert {job.account_id for job in THREE_EACH.claim(other, owner="b", limit=9)} == {2}
+    other.commit()
+    session.commit()
+    assert [job.account_id for job in THREE_EACH.claim(other, owner="b", limit=9)] == [1]
+    assert elsewhere.status == "unclaimed"
+
+
+def test_no_step_between_two_statements_gives_a_key_too_many(
+    engine: Engine, new_session: Sessions
+) -> None:
+    session, other = new_session(), new_session(impatient(engine))
+
+    def overrun() -> None:
+        """Claim as much as possible, earlier jobs first, and commit."""
+        add(other, Mail, 1, 1, priority=-1)
+        THREE_EACH.claim(other, owner="b", limit=2)
+        other.commit()
+
+    for number in range(12):
+        add(session, Mail, *[1] * 4)
+
+        with before_statement(session, number, unless_refused(overrun, other)):
+            THREE_EACH.claim(session, owner="a", limit=2)
+            session.commit()
+
+        assert 2 <= sum(claimed(session).values()) <= MOST, number
+        session.execute(delete(Mail))
+        session.commit()
+        other.expunge_all()
+
+
+def test_several_limits_hold_at_once(session: Session) -> None:
+    queue = JobQueue(Mail, limit_by={Mail.account_id: 2, (Mail.region, Mail.host): 3})
+    for account in [1, 1, 1, 2, 2, 3]:
+        add(session, Mail, account, region="eu", host="a")
+    add(session, Mail, 3, 3, 3, region="us", host="a")
+
+    jobs = queue.claim(session, owner="w", limit=20)
+
+    assert [(job.account_id, job.region) for job in jobs] == [
+        *[(1, "eu"), (1, "eu"), (2, "eu")],
+        *[(3, "us"), (3, "us")],
+    ]
+    assert ids(queue.claim(session, owner="w", limit=20)) == []
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        BY_ACCOUNT,
+        JobQueue(Mail, limit_by={Mail.account_id: 2}),
+        JobQueue(Note, limit_by={Note.account_id: 2}),
+    ],
+    ids=["serial", "every mixin", "plain"],
+)
+def test_jobs_without_a_key_and_of_others_are_found_behind_many_of_a_full_key(
+    session: Session, queue: JobQueue[Any]
+) -> None:
+    enqueue(session, queue.entity, [{"account_id": 1}] * 150)
+    *_, none, also_none, last = add(session, queue.entity, 1, None, None, 2)
+    queue.claim(session, owner="w", limit=1 if queue is BY_ACCOUNT else 2)
+
+    jobs = queue.claim(session, owner="w", limit=4)
+
+    assert ids(jobs) == [none.id, also_none.id, last.id]
+
+
+def test_a_delayed_job_of_a_limited_key_blocks_no_other_job(session: Session) -> None:
+    """The others are found even behind many jobs of other keys."""
+    queue = JobQueue(Mail, limit_by={Mail.account_id: 1})
+    add(session, Mail, 2)
+    fail(session, queue.claim(session, owner="w"), retry_in=timedelta(hours=1))
+    add(session, Mail, *[1] * 40)
+    (last,) = add(session, Mail, 2)
+    assert len(queue.claim(session, owner="w")) == 1
+
+    assert ids(queue.claim(session, owner="w", limit=2)) == [last.id]
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_job_whose_key_is_taken_leaves_its_other_key_to_the_next(
+    session: Session, other: Session, new_session: Sessions
+) -> None:
+    queue = JobQueue(Mail, serial_by=Mail.account_id, limit_by={Mail.host: 1})
+    add(session, Mail, 1, host="elsewhere")
+    queue.claim(session, owner="a")
+    third = new_session()
+    add(third, Mail, 1, host="here", priority=-1)
+    (behind,) = add(third, Mail, 2, host="here")
+
+    assert ids(queue.claim(other, owner="b")) == [behind.id]
+
 
 # Refused
 
@@ -77,7 +203,7 @@ def test_a_transaction_that_would_not_see_the_second_look_is_refused(
             BY_ACCOUNT.claim(session, owner="w")
 
 
-# Its face
+# By an async session
 
 
 @pytest.mark.parametrize("driver", DRIVERS_OF_INNODB + DRIVERS_OF_POSTGRESQL + DRIVERS_OF_SQLITE)
@@ -115,13 +241,14 @@ def test_ten_consumers_finish_each_key_in_the_order_of_its_jobs(
     enqueue(session, Mail, [{"account_id": number * 7 % keys} for number in range(jobs)])
     session.commit()
 
-    run(consume, [(url_of(engine), 1, limit, seed) for seed in range(consumers)])
+    lines = run_consumers(engine, 1, limit, consumers)
 
-    lines = session.scalars(select(Sending).order_by(Sending.account_id, Sending.id)).all()
+    by_key = sorted(lines, key=lambda line: line.account_id)
     finished = 0
-    for account, of_account in groupby(lines, lambda line: line.account_id):
+    for account, of_account in groupby(by_key, lambda line: line.account_id):
         steps = [(line.job, line.finished) for line in of_account]
-        in_order = list(session.scalars(of_key(account)))
+        of_key = select(Mail.id).where(Mail.account_id == account).order_by(Mail.id)
+        in_order = list(session.scalars(of_key))
         # Each claim is followed by its finish, so two are never claimed at once. A failed job
         # is claimed again before any other job of its key.
         assert [done for _, done in steps] == [False, True] * (len(steps) // 2)
@@ -129,15 +256,28 @@ def test_ten_consumers_finish_each_key_in_the_order_of_its_jobs(
         assert [job for job, _ in groupby(job for job, _ in steps)] == in_order
         finished += len(in_order)
     assert finished == jobs
-    assert (
-        len({line.process for line in lines}) > 1 or not full
-    )  # one consumer may take all of a few jobs
+    assert not full or len({line.process for line in lines}) > 1  # one may take all of a few jobs
     assert locked_keys(engine, BY_ACCOUNT) == 0
 
 
-def of_key(account: int) -> Any:
-    return select(Mail.id).where(Mail.account_id == account).order_by(Mail.id)
+@pytest.mark.load
+@pytest.mark.xdist_group("concurrency")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("limit", [2, pytest.param(1, marks=pytest.mark.only_full)])
+def test_consumers_never_hold_more_of_a_key_than_it_allows(
+    engine: Engine, session: Session, limit: int, full: bool
+) -> None:
+    jobs, keys, consumers = (3_000, 10, 10) if full else (90, 3, 3)
+    enqueue(session, Mail, [{"account_id": number % keys} for number in range(jobs)])
+    session.commit()
 
+    lines = run_consumers(engine, 2, limit, consumers)
 
-def url_of(engine: Engine) -> str:
-    return engine.url.render_as_string(hide_password=False)
+    held: Counter[int] = Counter()
+    most = 0
+    for line in lines:
+        held[line.account_id] += -1 if line.finished else 1
+        most = max(most, held[line.account_id])
+    assert most == 2 if full else most <= 2  # few jobs may never be claimed at the same time
+    assert session.scalar(select(func.count()).where(Mail.status == "done")) == jobs
+    assert locked_keys(engine, THREE_EACH) == 0

@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, cancel, claim, complete, enqueue, reprioritize
+from sa_jobqueue import (
+    ArgumentError,
+    JobQueue,
+    LockTimeout,
+    UnsupportedDatabase,
+    cancel,
+    claim,
+    complete,
+    enqueue,
+    is_transient,
+    reprioritize,
+)
 from tests.contract.steps import before
-from tests.contract.strict_order.support import EMAILS, Later, end_by_commit, end_by_rollback
 from tests.models import Email, Task, add_emails, add_tasks, names, recipients
-from tests.support import SERVERS, Sessions
+from tests.support import SERVERS, Sessions, impatient
+
+#: How long a test watches a claim that should wait; a claim that does not is back in milliseconds.
+A_WHILE = 0.25
+EMAILS = JobQueue(Email, strict_order=True)
+TASKS = JobQueue(Task, strict_order=True)
 
 
-def end_by_close(session: Session) -> None:
-    session.close()
+class Later:
+    """A claim that is made in a thread, and may have to wait there."""
+
+    def __init__(self, engine: Engine, make: Callable[[], Any]) -> None:
+        asked = threading.Event()
+        event.listen(engine, "before_cursor_execute", lambda *_: asked.set(), once=True)
+        self._claim = ThreadPoolExecutor(1).submit(make)
+        assert asked.wait(30)
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether the claim still waits after a while."""
+        return bool(wait([self._claim], A_WHILE).not_done)
+
+    def result(self) -> Any:
+        """Wait for the claim, for as long as a lock is waited for."""
+        return self._claim.result(30)
+
+
+# Until the transaction ends
 
 
 @pytest.mark.parametrize(
     ("end", "expected"),
-    [(end_by_commit, ["c"]), (end_by_rollback, ["a"]), (end_by_close, ["a"])],
+    [(Session.commit, ["c"]), (Session.rollback, ["a"]), (Session.close, ["a"])],
 )
 def test_the_next_claimer_waits_for_the_end_of_the_transaction(
-    engine: Engine,
-    session: Session,
-    other: Session,
-    end: Callable[[Session], None],
-    expected: list[str],
-    db_alias: str,
+    engine: Engine, session: Session, other: Session, end: Any, expected: Any, db_alias: str
 ) -> None:
     add_emails(session, "a", "b", "c", "d")
     claimed = EMAILS.claim(session, owner="first", limit=2)
@@ -41,7 +70,7 @@ def test_the_next_claimer_waits_for_the_end_of_the_transaction(
     end(session)
 
     assert recipients(later.result()) == expected
-    if end is end_by_commit and db_alias != "sqlite":
+    if end is Session.commit and db_alias != "sqlite":
         complete(session, claimed)  # while the second claimer's transaction is open
         session.commit()
 
@@ -51,10 +80,9 @@ def test_after_its_wait_a_claim_sees_earlier_jobs_that_came_meanwhile(
     engine: Engine, new_session: Sessions, db_alias: str, limit: int
 ) -> None:
     session, other = new_session(), new_session()
-    queue = JobQueue(Task, strict_order=True)
     add_tasks(session, "a", "b", "c", priority=5)
-    queue.claim(session, owner="first")
-    later = Later(engine, lambda: queue.claim(other, owner="second", limit=limit))
+    TASKS.claim(session, owner="first")
+    later = Later(engine, lambda: TASKS.claim(other, owner="second", limit=limit))
     assert later.waits
 
     add = session if db_alias == "sqlite" else new_session()
@@ -70,39 +98,20 @@ def test_after_its_wait_a_claim_sees_earlier_jobs_that_came_meanwhile(
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize(
-    ("end", "expected"), [(end_by_commit, ["b", "c"]), (end_by_rollback, ["a", "b"])]
+    ("end", "expected"), [(Session.commit, ["b"]), (Session.rollback, ["a", "b"])]
 )
-def test_a_claim_waits_for_a_next_job_that_somebody_is_cancelling(
-    engine: Engine,
-    session: Session,
-    other: Session,
-    limit: int,
-    end: Callable[[Session], None],
-    expected: list[str],
+def test_a_claim_waits_for_a_next_job_that_somebody_is_cancelling_and_locks_none_behind_it(
+    engine: Engine, session: Session, other: Session, limit: int, end: Any, expected: list[str]
 ) -> None:
-    first, *_ = add_emails(session, "a", "b", "c")
+    first, _, third = add_emails(session, "a", "b", "c")
     cancel(session, [first])
 
     later = Later(engine, lambda: EMAILS.claim(other, owner="w", limit=limit))
     assert later.waits
+    assert cancel(session, [third]) == [third]  # without waiting
     end(session)
 
     assert recipients(later.result()) == expected[:limit]
-
-
-@contextmanager
-def before_a_lock(engine: Engine, step: Callable[[], None]) -> Iterator[list[int]]:
-    """Take a step of the other session before the first row is locked."""
-    taken: list[int] = []
-
-    def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
-        if not taken and "SKIP LOCKED" in statement:
-            taken.append(1)
-            step()
-
-    event.listen(engine, "before_cursor_execute", see)
-    yield taken
-    event.remove(engine, "before_cursor_execute", see)
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -110,34 +119,21 @@ def before_a_lock(engine: Engine, step: Callable[[], None]) -> Iterator[list[int
 def test_a_next_job_that_is_moved_back_between_look_and_lock_is_not_claimed(
     engine: Engine, session: Session, other: Session, limit: int
 ) -> None:
-    queue = JobQueue(Task, strict_order=True)
     first, *_ = add_tasks(session, "a", "b", "c")
     session.commit()
+    moved: list[Any] = []
 
-    def move_back() -> None:
-        reprioritize(session, [first], 9)
-        session.commit()
+    def move_back(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if "SKIP LOCKED" in statement and not moved:
+            moved.extend(reprioritize(session, [first], 9))
+            session.commit()
 
-    with before_a_lock(engine, move_back) as moved:
-        claimed = queue.claim(other, owner="w", limit=limit)
+    event.listen(engine, "before_cursor_execute", move_back)
+    claimed = TASKS.claim(other, owner="w", limit=limit)
+    event.remove(engine, "before_cursor_execute", move_back)
 
     assert moved
     assert names(claimed) == ["b", "c"][:limit]
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_claimer_that_waits_for_the_next_job_locks_no_job_behind_it(
-    engine: Engine, session: Session, other: Session
-) -> None:
-    first, _, third = add_emails(session, "a", "b", "c")
-    cancel(session, [first])
-    later = Later(engine, lambda: EMAILS.claim(other, owner="w", limit=3))
-    assert later.waits
-
-    assert cancel(session, [third]) == [third]  # without waiting
-    session.commit()
-
-    assert recipients(later.result()) == ["b"]
 
 
 @pytest.mark.only_on("mysql", "mariadb")
@@ -161,13 +157,138 @@ def test_a_job_that_was_lost_to_another_claim_is_not_kept_locked(
     other.commit()
 
 
-def test_a_claim_of_nothing_takes_the_turn_where_the_turn_is_a_lock(
-    engine: Engine, session: Session, other: Session, db_alias: str
+@pytest.mark.only_on("mysql", "mariadb")
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "READ UNCOMMITTED", "READ COMMITTED"])
+def test_a_claim_in_the_callers_transaction_waits_and_sees_committed_jobs(
+    engine: Engine, session: Session, level: str
 ) -> None:
-    assert not EMAILS.claim(session, owner="first")
+    add_emails(session, "a", "b", "c")
+    with Session(engine.execution_options(isolation_level=level)) as other:
+        assert other.scalar(select(func.count()).select_from(Email)) == 3
+        claim(session, Email, owner="before")
+        session.commit()
+        EMAILS.claim(session, owner="first")
 
-    later = Later(engine, lambda: EMAILS.claim(other, owner="second"))
+        later = Later(engine, lambda: EMAILS.claim(other, owner="second"))
+        assert later.waits
+        session.rollback()
 
-    assert later.waits is (db_alias in ("postgresql", "sqlite"))
-    session.rollback()
-    assert not later.result()
+        assert recipients(later.result()) == ["b"]
+
+
+# The end of the wait
+
+#: Have a session wait for locks as short as its server allows.
+BRIEFLY = {
+    "postgresql": "SET lock_timeout = '200ms'",
+    "mysql": "SET innodb_lock_wait_timeout = 1",
+    "mariadb": "SET innodb_lock_wait_timeout = 1",
+}
+
+
+def test_the_wait_ends_with_a_lock_timeout(
+    engine: Engine, session: Session, new_session: Sessions, db_alias: str
+) -> None:
+    other = new_session(impatient(engine))
+    if db_alias in BRIEFLY:
+        other.execute(text(BRIEFLY[db_alias]))
+        other.commit()
+    add_emails(session, "a", "b")
+    EMAILS.claim(session, owner="first")
+
+    with pytest.raises(LockTimeout, match=r"claim Email.*Roll back and claim again") as info:
+        EMAILS.claim(other, owner="second")
+
+    assert is_transient(info.value)
+    other.rollback()
+    session.commit()
+    assert recipients(EMAILS.claim(other, owner="second")) == ["b"]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [(None, "10s"), ("SET LOCAL lock_timeout = '7s'", "7s"), ("SET lock_timeout = 0", "0")],
+)
+def test_the_callers_lock_timeout_is_restored_after_the_claim(
+    session: Session, setting: str | None, shown: str
+) -> None:
+    add_emails(session, "a")
+    if setting is not None:
+        session.execute(text(setting))
+
+    EMAILS.claim(session, owner="w")
+
+    assert session.scalar(text("SHOW lock_timeout")) == shown
+
+
+# A queue like any other
+
+
+def test_a_queue_keeps_its_own_order_and_criteria_for_plain_rows_too(session: Session) -> None:
+    add_emails(session, "a1", "b", "a2", "a3")
+    order = Email.recipient.desc()
+    queue = JobQueue(Email, Email.recipient.like("a%"), order_by=order, strict_order=True)
+
+    first = queue.claim(session, owner="w")
+    rows = queue.turn(session, first, owner="w", rows=True)
+    queue.complete(session, rows)
+    session.commit()
+
+    assert (recipients(first), recipients(rows)) == (["a3"], ["a2"])
+    statuses = session.scalars(select(Email.status).order_by(Email.id)).all()
+    assert statuses == ["unclaimed", "unclaimed", "done", "done"]
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_turn_is_that_of_the_table_that_is_claimed_from(own_engine: Engine) -> None:
+    elsewhere = own_engine.execution_options(schema_translate_map={None: 'Other "two"'})
+    with elsewhere.begin() as connection:
+        connection.exec_driver_sql('CREATE SCHEMA "Other ""two"""')
+        Email.metadata.tables["email"].create(connection)
+    with Session(elsewhere) as one, Session(elsewhere) as two, Session(own_engine) as other:
+        EMAILS.claim(one, owner="w")  # of nothing: it takes the turn too
+
+        assert not EMAILS.claim(other, owner="w")  # without waiting
+        later = Later(own_engine, lambda: EMAILS.claim(two, owner="w"))
+        assert later.waits
+        one.rollback()
+        assert not later.result()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("level", "options", "error", "words"),
+    [
+        ("AUTOCOMMIT", {}, UnsupportedDatabase, r"AUTOCOMMIT.*use a session without"),
+        ("REPEATABLE READ", {}, UnsupportedDatabase, "above READ COMMITTED.*Begin the trans"),
+        ("SERIALIZABLE", {}, UnsupportedDatabase, "above READ COMMITTED.*Begin the trans"),
+        ("SERIALIZABLE", {"candidates_from": Session()}, ArgumentError, "is for strategy='cand"),
+    ],
+)
+def test_what_could_not_keep_the_turn_is_refused_and_nothing_is_locked(
+    engine: Engine,
+    session: Session,
+    db_alias: str,
+    level: str,
+    options: dict[str, Any],
+    error: type[Exception],
+    words: str,
+) -> None:
+    if level != "AUTOCOMMIT" and error is UnsupportedDatabase and db_alias != "postgresql":
+        return  # there it waits, and sees what is committed
+    EMAILS.claim(session, owner="first")  # another claimer has the turn, so a claim would wait
+
+    with (
+        Session(engine.execution_options(isolation_level=level)) as refused,
+        pytest.raises(error, match=words),
+    ):
+        EMAILS.claim(refused, owner="w", **options)
+
+
+@pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+def test_a_strategy_without_strict_order_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"'skip_locked' keeps no strict order.*leave strat"):
+        JobQueue(Email, strict_order=True, strategy="skip_locked")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
-from sa_jobqueue.events.notes import channel_of
-from sa_jobqueue.model.mapping import mapping_of
-from tests.contract.wakeups.models import Cargo, Crate, Hostile, Parcel, Postcard, Reader, empty
+from tests.contract.wakeups.models import Cargo, Crate, Hostile, Parcel, Reader, empty
+from tests.support import statements_seen
 
 Heard = Callable[[], list[str]]
 
@@ -23,11 +23,9 @@ def engine(engine: Engine) -> Engine:
 @pytest.fixture
 def heard(engine: Engine) -> Iterator[Heard]:
     """Return the names of the tables that were notified of since the last call; for psycopg2."""
-    tables = [
-        mapping_of(entity).table for entity in (Parcel, Postcard, Reader, Hostile, Crate, Cargo)
-    ]
-    channels = {channel_of(table): table.name for table in tables}
-    with engine.connect() as connection:
+    jobs = [Parcel(name=""), Reader(), Hostile(), Crate(name=""), Cargo()]
+    channels = {channel_of(engine, job): job.__tablename__ for job in jobs}
+    with empty(engine).connect() as connection:
         driver: Any = connection.connection.dbapi_connection
         driver.autocommit = True
         with driver.cursor() as cursor:
@@ -43,3 +41,12 @@ def heard(engine: Engine) -> Iterator[Heard]:
 
         yield collect
         connection.invalidate()
+
+
+def channel_of(engine: Engine, job: Any) -> str:
+    """Read the channel of a class, as PostgreSQL is told it when a first job is committed."""
+    with statements_seen(engine) as seen, Session(engine) as session:
+        session.add(job)
+        session.commit()
+    (channel,) = [text.removeprefix("NOTIFY ") for text in seen if "NOTIFY" in text]
+    return channel.strip('"')

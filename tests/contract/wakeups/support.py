@@ -1,9 +1,8 @@
-"""A worker that would not look by itself for a minute, and a process that makes jobs for it."""
+"""Workers that would not look by themselves for a minute, and a process that makes their jobs."""
 
 from __future__ import annotations
 
-import queue
-import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,8 +11,9 @@ from typing import Any
 from sqlalchemy import URL, Engine, NullPool, create_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, enqueue
-from sa_jobqueue.worker import Worker
+from sa_jobqueue import enqueue
+from tests.contract.worker.driver import Workers
+from tests.contract.worker.faults import heard
 from tests.processes import FORKSERVER
 from tests.support import until
 
@@ -23,92 +23,40 @@ MINUTE = timedelta(seconds=60)
 SOON = 10
 
 
-class Handled:
-    """The names of the jobs that were handled, in their order."""
-
-    def __init__(self) -> None:
-        self._names: queue.Queue[str] = queue.Queue()
-
-    def __call__(self, job: Any) -> None:
-        self._names.put(job.name)
-
-    def next(self) -> str:
-        """Wait for the next one.
-
-        Raises:
-            queue.Empty: none came in time.
-        """
-        return self._names.get(timeout=SOON)
-
-
 @contextmanager
-def working(
-    engine: Engine,
-    entity: type[Any] | JobQueue[Any],
-    handler: Callable[[Any], None],
-    *,
-    watched: bool = True,
-    **options: Any,
-) -> Iterator[Worker[Any]]:
-    """Run a worker in a thread, idle and watched when the block begins."""
+def idle(workers: Workers, queue: Any, **options: Any) -> Iterator[None]:
+    """Run a worker beside the test, which has found no job when the block begins."""
+    turns = [time.monotonic()]
     options = {"poll": MINUTE, "reap_every": None, **options}
-    queue = entity if isinstance(entity, JobQueue) else JobQueue(entity)
-    worker = Worker(engine, queue, handler, **options)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        until(lambda: is_watched(worker) or not watched, SOON)
-        yield worker
-    finally:
-        worker.stop()
-        thread.join(30)
-        assert not thread.is_alive()
+    with (
+        heard(workers.engine, "commit", lambda connection: turns.append(time.monotonic())),
+        workers.running(queue, **options),
+    ):
+        until(lambda: len(turns) > 1 and time.monotonic() > turns[-1] + 0.3)
+        yield
 
 
-def is_watched(worker: Worker[Any]) -> bool:
-    """Tell whether a worker was idle, and its watcher is connected."""
-    return worker._woken_by is not None and worker._woken_by.connected
-
-
-def claims_for_nothing(worker: Worker[Any]) -> int:
-    """Count the claims in a row that a ring had the worker make, and that found nothing."""
-    return 0 if worker._woken_by is None else worker._woken_by._alarm.for_nothing
+def until_handled(workers: Workers, *names: str) -> None:
+    """Wait until these jobs have been handled, in this order, and no others."""
+    until(lambda: workers.handled == list(names), SOON)
 
 
 @contextmanager
 def elsewhere(url: URL, entity: type[Any]) -> Iterator[Callable[..., None]]:
     """Give a function that commits a job in another process, due in so many seconds."""
-    ours, theirs = FORKSERVER.Pipe()
-    process = FORKSERVER.Process(
-        target=_serve, args=(theirs, url.render_as_string(hide_password=False), entity)
-    )
-    process.start()
-
-    def add(name: str, seconds: float = 0) -> None:
-        ours.send((name, seconds))
-        assert ours.poll(30)
-        assert ours.recv() == name
-
-    try:
-        yield add
-    finally:
-        ours.send(None)
-        process.join(30)
+    written = url.render_as_string(hide_password=False)
+    with FORKSERVER.Pool(1) as pool:
+        yield lambda name, seconds=0: pool.apply(_add, (written, entity, name, seconds))
 
 
-def _serve(connection: Any, url: str, entity: type[Any]) -> None:
-    engine = create_engine(url, poolclass=NullPool)
-    while (asked := connection.recv()) is not None:
-        name, seconds = asked
-        with Session(engine) as session:
-            add_later(session, entity, name, seconds)
-        connection.send(name)
+def _add(url: str, entity: type[Any], name: str, seconds: float) -> None:
+    add_later(create_engine(url, poolclass=NullPool), entity, name, seconds)
 
 
-def add_later(session: Session, entity: type[Any], name: str, seconds: float = 0) -> None:
+def add_later(engine: Engine, entity: type[Any], name: str, seconds: float = 0) -> None:
     """Commit a job that is due in so many seconds."""
     row: dict[str, Any] = {"name": name}
     if seconds:
         row["run_at"] = datetime.now(UTC) + timedelta(seconds=seconds)
-    enqueue(session, entity, [row])
-    session.commit()
+    with Session(engine) as session, session.begin():
+        enqueue(session, entity, [row])

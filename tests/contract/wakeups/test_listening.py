@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from sqlalchemy import URL, Connection, Engine, create_engine
-from sqlalchemy.orm import Session
+from sqlalchemy import URL, create_engine
 
-from sa_jobqueue.dialects.postgresql import PostgreSQL
-from sa_jobqueue.wakeups import listening, watcher
-from tests.contract.wakeups.models import Parcel, add_parcels, empty
-from tests.contract.wakeups.support import SOON, Handled, elsewhere, is_watched, working
+# Inner: the 15 s of docs/wake-ups.md are too long for a test.
+from sa_jobqueue.wakeups import listening
+from tests.contract.wakeups.models import Parcel, empty
+from tests.contract.wakeups.support import SOON, add_later, elsewhere, idle, until_handled
+from tests.contract.worker.driver import Workers
 from tests.proxy import Proxy
 from tests.support import cut_connections, make_engine, until
 
@@ -23,13 +23,11 @@ pytestmark = pytest.mark.only_on("postgresql")
 
 
 @pytest.fixture
-def apart(fresh_database: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """An engine of a database whose connections may be cut; what is away is tried again soon."""
-    monkeypatch.setattr(watcher, "FIRST_PAUSE", timedelta(milliseconds=500))
-    monkeypatch.setattr(watcher, "LONGEST_PAUSE", timedelta(milliseconds=500))
-    engine = empty(make_engine(fresh_database))
-    yield engine
-    engine.dispose()
+def apart(fresh_database: URL) -> Iterator[Workers]:
+    """Workers on a database whose connections may be cut."""
+    workers = Workers("threads", empty(make_engine(fresh_database)))
+    yield workers
+    workers.plain.dispose()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -40,31 +38,28 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_cut_connection_is_replaced_and_that_is_logged_once_each_time(
-    apart: Engine, caplog: pytest.LogCaptureFixture
+    apart: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    handled = Handled()
-
-    with working(apart, Parcel, handled), elsewhere(apart.url, Parcel) as add:
-        for name in "ab":
-            cut_connections(apart.url, "postgresql")
+    with idle(apart, Parcel), elsewhere(apart.plain.url, Parcel) as add:
+        for names in ("a", "ab"):
+            cut_connections(apart.plain.url, "postgresql")
             until(lambda: told(caplog)[-1:] == ["away"], SOON)
             until(lambda: told(caplog)[-1:] == ["back"], SOON)
-            add(name)
-            assert handled.next() == name
+            add(names[-1])
+            until_handled(apart, *names)
 
     assert told(caplog) == ["away", "back"] * 2
 
 
 def test_a_connection_that_is_half_open_is_noticed(
-    apart: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    apart: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = timedelta(seconds=1)
     monkeypatch.setattr(listening, "PROVES_EVERY", second)
     monkeypatch.setattr(listening, "HEARS_WITHIN", second)
     limits = replace(listening.LIMITS, answer=second, pulse=second)
     monkeypatch.setattr(listening, "LIMITS", limits)
-    handled = Handled()
-    url = apart.url
+    url = apart.plain.url
     with Proxy(url) as proxy:
         first = iter([proxy.url])  # of the watcher; it connects again by the direct way
 
@@ -72,13 +67,14 @@ def test_a_connection_that_is_half_open_is_noticed(
             watches = threading.current_thread().name == "sa_jobqueue watcher"
             return connected(next(first, url) if watches else url)
 
-        engine = create_engine(url, creator=connect)
-        with working(engine, Parcel, handled, owner="w"), elsewhere(url, Parcel) as add:
+        apart.engine = create_engine(url, creator=connect)
+        with idle(apart, Parcel, owner="w"), elsewhere(url, Parcel) as add:
+            until(lambda: next(first, None) is None)
             proxy.go_silent()
             until(lambda: told(caplog) == ["away", "back"], SOON)
             add("a")
-            assert handled.next() == "a"
-        engine.dispose()
+            until_handled(apart, "a")
+        apart.engine.dispose()
 
 
 def connected(url: URL) -> object:
@@ -87,17 +83,13 @@ def connected(url: URL) -> object:
 
 
 def test_nobody_listens_through_a_pooler(
-    apart: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    apart: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def through_pooler(database: PostgreSQL, connection: Connection) -> bool:
-        return True
-
-    monkeypatch.setattr(PostgreSQL, "through_pooler", through_pooler)
-    handled = Handled()
-    with Session(apart) as session:
-        add_parcels(session, "a")
-
-    with working(apart, Parcel, handled, owner="w", watched=False) as worker:
-        assert handled.next() == "a"
+    # Inner: no pooler stands between this test and its server.
+    monkeypatch.setattr(
+        "sa_jobqueue.dialects.postgresql.PostgreSQL.through_pooler", lambda *_: True
+    )
+    with idle(apart, Parcel, owner="w"):
         until(lambda: told(caplog) == ["away"], SOON)
-        assert not is_watched(worker)
+        add_later(apart.plain, Parcel, "a")
+        until_handled(apart, "a")

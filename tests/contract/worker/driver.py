@@ -14,11 +14,9 @@ in the greenlet of their session.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -31,18 +29,12 @@ from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.worker import Worker
 from tests.contract.asyncio.support import make_async_engine
 from tests.models import Task
+from tests.running import ASYNC_DRIVERS, beside, in_thread
 from tests.support import make_engine
 
 SOON = timedelta(milliseconds=20)
 
 KINDS = ("threads", "asyncio")
-
-ASYNC_DRIVERS = {
-    "postgresql": "asyncpg",
-    "mysql": "aiomysql",
-    "mariadb": "asyncmy",
-    "sqlite": "aiosqlite",
-}
 
 #: What became of a job: status, attempts and last_error.
 Row = tuple[str, int, str | None]
@@ -52,7 +44,7 @@ class Workers:
     """Workers of one kind, and what their handlers have handled.
 
     Args:
-        kind: "threads" or "asyncio".
+        kind: "threads", "asyncio", or the name of an async driver.
         plain: an engine of the test's own, whose tables are empty.
 
     Attributes:
@@ -71,13 +63,13 @@ class Workers:
     @property
     def awaits(self) -> bool:
         """Whether these are AsyncWorkers."""
-        return self.kind == "asyncio"
+        return self.kind != "threads"
 
     def engine_for(self, url: URL, **options: Any) -> Engine:
         """Create an engine for workers of this kind."""
         if not self.awaits:
             return make_engine(url, **options)
-        driver = ASYNC_DRIVERS[url.get_backend_name()]
+        driver = ASYNC_DRIVERS[url.get_backend_name()] if self.kind == "asyncio" else self.kind
         return make_async_engine(url, driver, **options).sync_engine
 
     def sessions(self, kind: type[Session] = Session, **options: Any) -> Any:
@@ -105,10 +97,23 @@ class Workers:
 
     def statuses(self, entity: Any = Task) -> dict[str, str]:
         """Return the status of each job, by its name."""
+        return {name: row[0] for name, row in self.rows(entity).items()}
+
+    def priorities(self) -> dict[str, int]:
+        """Return the priority of each task, by its name: most handlers write there."""
         with self.plain.connect() as connection:
-            return {
-                row[0]: row[1] for row in connection.execute(select(entity.name, entity.status))
-            }
+            return {row[0]: row[1] for row in connection.execute(select(Task.name, Task.priority))}
+
+    def dates(self, entity: Any = Task) -> dict[str, datetime]:
+        """Return when each job was claimed or last renewed, by its name."""
+        with self.plain.connect() as connection:
+            found = connection.execute(select(entity.name, entity.owner_date))
+            return {row[0]: row[1] for row in found}
+
+    def renewed(self, before: dict[str, datetime], entity: Any = Task) -> str:
+        """Return the names of the jobs whose claims were renewed since, as one text."""
+        dates = self.dates(entity).items()
+        return "".join(sorted(name for name, date in dates if date != before[name]))
 
     def execute(self, statement: Any) -> None:
         """Commit a statement from outside of the worker."""
@@ -173,23 +178,9 @@ class Workers:
     @contextmanager
     def running(self, queues: Any, **options: Any) -> Iterator[Any]:
         """Run a worker beside the test, until the block ends."""
-        worker, errors = self.make(queues, **options), list[BaseException]()
-
-        def work() -> None:
-            try:
-                self.run(worker)
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
+        worker = self.make(queues, **options)
+        with beside(worker, lambda: self.run(worker)):
             yield worker
-        finally:
-            worker.stop()
-            thread.join(30)
-        assert not thread.is_alive()
-        assert errors == []
 
 
 def is_awaited(handler: Any) -> bool:
@@ -203,16 +194,6 @@ async def run_and_dispose(worker: AsyncWorker[Any]) -> None:
         await worker.run()
     finally:
         await worker.engine.dispose()
-
-
-def in_thread(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return an awaited handler that lets a thread do the work."""
-
-    async def handle(job: Any) -> Any:
-        run = contextvars.copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(None, run, handler, job)
-
-    return handle
 
 
 def in_greenlet(handler: Callable[[Session, Any], Any]) -> Callable[[Any, Any], Any]:

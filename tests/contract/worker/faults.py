@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sqlalchemy import URL, CheckConstraint, Engine, NullPool, String, event, select
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, RetryMixin
@@ -68,43 +68,15 @@ def refused(alias: str) -> Exception:
     return Fault("refused")
 
 
-def wrapped(alias: str) -> Exception:
-    return DBAPIError("SELECT 1", {}, Fault("refused"))
+def refused_by_network(dbapi: Any) -> Exception:
+    if hasattr(dbapi, "asyncpg"):  # which raises what the system raises
+        return ConnectionRefusedError("nobody listens")
+    error: Exception = dbapi.OperationalError(2003, "connection refused")
+    return error
 
 
 def deadlock(alias: str) -> Exception:
     return OperationalError("SELECT 1", {}, transient(alias))
-
-
-def lock_timeout(alias: str) -> Exception:
-    if alias != "postgresql":
-        return deadlock(alias)
-    cause = Fault("canceling statement due to lock timeout")
-    cause.pgcode = "55P03"  # type: ignore[attr-defined]  # as psycopg2 sets it
-    return OperationalError("SELECT 1", {}, cause)
-
-
-def full_disk(alias: str) -> Exception:
-    cause: Exception = Fault(1114, "The table is full")
-    if alias == "postgresql":
-        cause.pgcode = "53100"  # type: ignore[attr-defined]  # as psycopg2 sets it
-    elif alias == "sqlite":
-        cause.sqlite_errorcode = 13  # type: ignore[attr-defined]  # as sqlite3 sets it
-    return OperationalError("SELECT 1", {}, cause)
-
-
-def no_space(alias: str) -> Exception:
-    return OSError(28, "No space left on device")
-
-
-#: Beside a deadlock.
-ERRORS: list[Callable[[str], Exception]] = [
-    refused,
-    wrapped,
-    lock_timeout,
-    full_disk,
-    no_space,
-]
 
 
 @contextmanager

@@ -14,16 +14,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, inspect, select, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import inspect, select, update
 from sqlalchemy.orm import Session, selectinload
 
-from sa_jobqueue import ArgumentError, claim
+from sa_jobqueue import ArgumentError
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.events import Event, listen, remove
-from sa_jobqueue.worker import Cancel, Done, JobContext, Retry, job_context
+from sa_jobqueue.worker import Cancel, Done, Failed, Retry, job_context
 from tests.contract.worker.driver import SOON, Row, Workers
-from tests.contract.worker.faults import Picky, heard, transient
+from tests.contract.worker.faults import Picky, heard
 from tests.models import Account, Email, Letter, Message, Render, Task, add_emails
 from tests.support import statements_seen, until
 
@@ -36,56 +34,55 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
-class Handlers:
-    """Handlers of a table's rows, which get the workers too."""
-
-    @staticmethod
-    def returns(*outcomes: Any) -> Callable[[Workers, Any], Any]:
-        """Return one of these at each attempt, the last one again and again."""
-        return lambda workers, job: outcomes[min(job.attempts, len(outcomes)) - 1]
-
-    @staticmethod
-    def raises(error: BaseException) -> Callable[[Workers, Any], Any]:
-        def handle(workers: Workers, job: Any) -> None:
-            raise error
-
-        return handle
-
-    @staticmethod
-    def sets_an_attribute(workers: Workers, job: Any) -> None:
-        job.name = "changed"
-
-    @staticmethod
-    def sets_an_attribute_and_raises(workers: Workers, job: Any) -> None:
-        job.name = "changed"
-        raise OSError("no route")
-
-    @staticmethod
-    def commits_its_job(workers: Workers, job: Any) -> Any:
-        """The commit expires the job, and the end of the session detaches it."""
-        with Session(workers.plain) as own:
-            own.add(job)
-            own.commit()
-        return Retry(reason="expired")
-
-    @staticmethod
-    def is_robbed(workers: Workers, job: Any) -> None:
-        workers.execute(update(type(job)).where(type(job).id == job.id).values(owner="thief"))
-
-    @staticmethod
-    def yields(workers: Workers, job: Any) -> Iterator[None]:
-        yield
-
-    @staticmethod
-    async def yields_in_a_loop(workers: Workers, job: Any) -> AsyncIterator[None]:
-        yield
-
-    @staticmethod
-    async def must_be_awaited(workers: Workers, job: Any) -> None: ...
+# Handlers of the table below, which get the workers too
 
 
-H = Handlers
+def returns(*outcomes: Any) -> Callable[[Workers, Any], Any]:
+    """Return one of these at each attempt, the last one again and again."""
+    return lambda workers, job: outcomes[min(job.attempts, len(outcomes)) - 1]
+
+
+def raises(error: BaseException) -> Callable[[Workers, Any], Any]:
+    def handle(workers: Workers, job: Any) -> None:
+        raise error
+
+    return handle
+
+
+def sets_an_attribute(workers: Workers, job: Any) -> None:
+    job.name = "changed"
+
+
+def sets_an_attribute_and_raises(workers: Workers, job: Any) -> None:
+    job.name = "changed"
+    raise OSError("no route")
+
+
+def commits_its_job(workers: Workers, job: Any) -> Any:
+    """The commit expires the job, and the end of the session detaches it."""
+    with Session(workers.plain) as own:
+        own.add(job)
+        own.commit()
+    return Cancel("expired")
+
+
+def is_robbed(workers: Workers, job: Any) -> None:
+    workers.execute(update(type(job)).where(type(job).id == job.id).values(owner="thief"))
+
+
+def yields(workers: Workers, job: Any) -> Iterator[None]:
+    yield
+
+
+async def yields_in_a_loop(workers: Workers, job: Any) -> AsyncIterator[None]:
+    yield
+
+
+async def must_be_awaited(workers: Workers, job: Any) -> None: ...
+
+
 FAILED = r"failed, attempt \d of 2, after "
+FINISH = r"cannot be finished, and its attempt fails, attempt \d of 2"
 
 
 @dataclass(frozen=True)
@@ -107,157 +104,161 @@ class Case:
 
 
 CASES = {
-    "None": Case(H.returns(None), ("done", 1, None)),
-    "Done": Case(H.returns(Done()), ("done", 1, None)),
-    "a value": Case(H.returns("250 OK"), ("done", 1, None), "'250 OK', which a worker does not un"),
-    "Retry": Case(H.returns(Retry(SOON, "busy"), None), ("done", 2, "busy")),
-    "Retry at the end": Case(H.returns(Retry(SOON, "busy")), ("failed", 2, "busy")),
-    "Retry without RetryMixin's delay": Case(H.returns(Retry()), ("failed", 2, None)),
-    "Cancel": Case(H.returns(Cancel("void")), ("cancelled", 1, "void")),
-    "raises": Case(H.raises(ValueError("no luck")), ("failed", 2, "ValueError: no luck"), FAILED),
-    "raises without text": Case(H.raises(KeyError()), ("failed", 2, "KeyError: "), FAILED),
-    "raises long text": Case(H.raises(ValueError("ä" * 999)), ("failed", 2, "ä"), FAILED),
-    "raises a null": Case(H.raises(ValueError("\x00 byte")), ("failed", 2, "ValueError: "), FAILED),
-    "unprintable": Case(H.raises(Unprintable()), ("failed", 2, "Unprintable"), FAILED),
-    "delay of 5": Case(H.returns(Retry(in_=5)), ("failed", 2, "takes a timedelta"), FAILED),  # type: ignore[arg-type]
+    "None": Case(returns(None), ("done", 1, None)),
+    "Done": Case(returns(Done()), ("done", 1, None)),
+    "a value": Case(returns("250 OK"), ("done", 1, None), "'250 OK', which a worker does not un"),
+    "Retry": Case(returns(Retry(SOON, "busy"), None), ("done", 2, "busy")),
+    "Retry at the end": Case(returns(Retry(SOON, "busy")), ("failed", 2, "busy")),
+    "Retry without RetryMixin's delay": Case(returns(Retry()), ("failed", 2, None)),
+    "Cancel": Case(returns(Cancel("void")), ("cancelled", 1, "void")),
+    "raises": Case(raises(ValueError("no luck")), ("failed", 2, "ValueError: no luck"), FAILED),
+    "raises without text": Case(raises(KeyError()), ("failed", 2, "KeyError: "), FAILED),
+    "raises long text": Case(raises(ValueError("ä" * 999)), ("failed", 2, "ä"), FAILED),
+    "raises a null": Case(raises(ValueError("\x00 byte")), ("failed", 2, "ValueError: "), FAILED),
+    "raises what a timeout raises": Case(
+        raises(TimeoutError("of smtp")), ("failed", 2, "TimeoutError: of smtp"), FAILED
+    ),
+    "unprintable": Case(raises(Unprintable()), ("failed", 2, "Unprintable"), FAILED),
+    "delay of 5": Case(returns(Retry(in_=5)), ("failed", 2, "takes a timedelta"), FAILED),  # type: ignore[arg-type]
     "delay below zero": Case(
-        H.returns(Retry(timedelta(seconds=-1))), ("failed", 2, "from zero to ten years"), FAILED
+        returns(Retry(timedelta(seconds=-1))), ("failed", 2, "from zero to ten years"), FAILED
     ),
     "delay too long": Case(
-        H.returns(Retry(timedelta(days=4000))), ("failed", 2, "from zero to ten years"), FAILED
+        returns(Retry(timedelta(days=4000))), ("failed", 2, "from zero to ten years"), FAILED
     ),
-    "reason of 7": Case(H.returns(Cancel(7)), ("failed", 2, "a reason is a str"), FAILED),  # type: ignore[arg-type]
+    "reason of 7": Case(returns(Cancel(7)), ("failed", 2, "a reason is a str"), FAILED),  # type: ignore[arg-type]
     "values of the worker's": Case(
-        H.returns(Done({Task.status: "x"})), ("failed", 2, "complete() writes Task.status"), FAILED
+        returns(Done({Task.status: "x"})), ("failed", 2, "complete() writes Task.status"), FAILED
     ),
-    "values of 7": Case(H.returns(Done(7)), ("failed", 2, "values= takes"), FAILED),  # type: ignore[arg-type]
-    "a branch": Case(H.returns(Done(then="x")), ("failed", 2, "names a branch"), FAILED),
-    "a generator": Case(H.yields, ("failed", 2, "its work has not run"), FAILED),
-    "an async generator": Case(H.yields_in_a_loop, ("failed", 2, "its work has not run"), FAILED),
-    "a coroutine": Case(H.must_be_awaited, ("failed", 2, "its work has not run"), FAILED),
+    "values of an object": Case(
+        returns(Done({Task.priority: object()})), ("failed", 2, "the finish was refused"), FINISH
+    ),
+    "values out of range": Case(
+        returns(Done({Task.priority: 10**30})), ("failed", 2, "the finish was refused"), FINISH
+    ),
+    "values of 7": Case(returns(Done(7)), ("failed", 2, "values= takes"), FAILED),  # type: ignore[arg-type]
+    "a branch": Case(returns(Done(then="x")), ("failed", 2, "names a branch"), FAILED),
+    "a generator": Case(yields, ("failed", 2, "its work has not run"), FAILED),
+    "an async generator": Case(yields_in_a_loop, ("failed", 2, "its work has not run"), FAILED),
+    "a coroutine": Case(must_be_awaited, ("failed", 2, "its work has not run"), FAILED),
     "a change": Case(
-        H.sets_an_attribute, ("done", 1, None), "has set name of Task.*transactional=True"
+        sets_an_attribute, ("done", 1, None), "has set name of Task.*transactional=True"
     ),
     "a change and raises": Case(
-        H.sets_an_attribute_and_raises, ("failed", 2, "no route"), f"has set name of|{FAILED}"
+        sets_an_attribute_and_raises, ("failed", 2, "no route"), f"has set name of|{FAILED}"
     ),
-    "an expired job": Case(H.commits_its_job, ("failed", 2, "expired")),
-    "a lost claim": Case(H.is_robbed, ("claimed", 1, None), "its claim was lost|of Task lost"),
+    "an expired job": Case(commits_its_job, ("cancelled", 1, "expired")),
+    "a lost claim": Case(is_robbed, ("claimed", 1, None), "its claim was lost|of Task lost"),
     "refused text": Case(
-        H.raises(ValueError("→")), ("failed", 2, "ValueError: \\u2192"), FAILED, Picky
+        raises(ValueError("→")), ("failed", 2, "ValueError: \\u2192"), FAILED, Picky
     ),
-    "refused reason": Case(H.returns(Cancel("→")), ("cancelled", 1, "\\u2192"), "", Picky),
+    "refused reason": Case(returns(Cancel("→")), ("cancelled", 1, "\\u2192"), "", Picky),
     "refused finish": Case(
-        H.returns(None), ("failed", 2, "the finish was refused"), "cannot be finished", Picky, "bad"
+        returns(None), ("failed", 2, "the finish was refused"), FINISH, Picky, "bad"
     ),
     "refused finish and failure": Case(
-        H.returns(None), ("claimed", 1, None), "neither finished nor failed|stays claimed", Picky,
+        returns(None), ("claimed", 1, None), "neither finished nor failed|stays claimed", Picky,
         "stuck",
     ),
 }  # fmt: skip
 
 
+@ANYWHERE
 @pytest.mark.usefixtures("picky")
-class TestConformance:
-    """A job ends as its handler says, whatever its neighbours do."""
+@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_job_ends_as_its_handler_says_and_costs_no_other(
+    workers: Workers, case: Case, limit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of its attempts is logged with its outcome, and told of."""
+    outcomes: list[Any] = []
+    key = workers.add("a", case.name, "c", entity=case.entity, max_attempts=2)[1]
+    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
 
-    @ANYWHERE
-    @pytest.mark.parametrize("limit", [1, 3])
-    @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-    def test_a_job_ends_as_its_handler_says_and_costs_no_other(
-        self, workers: Workers, case: Case, limit: int, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        workers.add("a", case.name, "c", entity=case.entity, max_attempts=2)
+    def handle(job: Any) -> Any:
+        workers.note(job)
+        return case.handler(workers, job) if job.name == case.name else None
 
-        def handle(job: Any) -> Any:
-            workers.note(job)
-            return case.handler(workers, job) if job.name == case.name else None
+    def note_outcome(job: Any, outcome: Any) -> None:
+        if inspect(job).identity == (key,):
+            outcomes.append(outcome)
 
-        workers.drain(case.entity, handle, limit=limit)
+    queue = workers.queue(case.entity, handle, timeout=timedelta(minutes=5))
+    workers.drain(queue, limit=limit, on_outcome=note_outcome)
 
-        rows = workers.rows(case.entity)
-        assert workers.handled.count(case.name) == case.row[1]
-        assert workers.handled.count("a") == workers.handled.count("c") == 1
-        assert rows["a"] == rows["c"] == ("done", 1, None)
-        status, attempts, error = rows[case.name]
-        assert (status, attempts) == case.row[:2]
-        assert error is None if case.row[2] is None else case.row[2] in str(error)
-        told = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
-        assert bool(told) == bool(case.log)
-        assert [text for text in told if not re.search(case.log, text)] == []
+    rows = workers.rows(case.entity)
+    status, attempts, error = rows[case.name]
+    assert workers.handled.count(case.name) == case.row[1]
+    assert workers.handled.count("a") == workers.handled.count("c") == 1
+    assert rows["a"] == rows["c"] == ("done", 1, None)
+    assert (status, attempts) == case.row[:2]
+    assert error is None if case.row[2] is None else case.row[2] in str(error)
+    told = [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
+    assert bool(told) == bool(case.log)
+    assert [text for text in told if not re.search(case.log, text)] == []
+    records = [vars(each) for each in caplog.records if vars(each).get("job_key") == (key,)]
+    assert {each["job_class"] for each in records} == {case.entity.__name__}
+    assert {each["attempt"] for each in records} == set(range(1, attempts + 1))
+    has_failed = FAILED in case.log or FINISH in case.log
+    assert [isinstance(each, Failed) for each in outcomes] == (
+        [] if status == "claimed" else [has_failed] * attempts
+    )
+    assert records[-1]["status"] == (None if status == "claimed" else status)
 
-    @pytest.mark.parametrize("bad", [object(), 10**30], ids=["object", "range"])
-    def test_own_columns_are_written_with_the_finish_and_bad_values_fail_the_attempt_alone(
-        self, workers: Workers, session: Session, bad: object
-    ) -> None:
-        session.add_all(Render(max_attempts=1) for _ in range(2))
-        session.commit()
 
-        def handle(render: Render) -> Done:
-            values: dict[Any, Any] = {Render.frames: bad} if workers.handled else {Render.frames: 7}
-            workers.handled.append("")
-            return Done(values)
+@ANYWHERE
+def test_the_finish_writes_own_columns_or_deletes_where_the_model_or_the_worker_says_so(
+    workers: Workers, session: Session
+) -> None:
+    session.add_all([Message(sequence=1), Message(sequence=2)])
+    session.commit()
+    workers.add("a", "b", max_attempts=1)
 
-        workers.drain(Render, handle, limit=2)
+    workers.drain(Message, lambda message: None)
+    workers.drain(Task, lambda task: Done({Task.priority: 7}))
+    assert session.scalars(select(Message)).all() == []
+    assert workers.priorities() == {"a": 7, "b": 7}
 
-        found = session.execute(select(Render.status, Render.frames).order_by(Render.id)).all()
-        assert found == [("done", 7), ("failed", None)]
-        assert any(
-            "the finish was refused" in str(error)
-            for error in session.scalars(select(Render.last_error))
-        )
+    workers.execute(update(Task).values(status="unclaimed", attempts=0))
+    workers.drain(
+        Task,
+        lambda task: Done({Task.priority: 8}) if task.name == "a" else None,
+        limit=2,
+        delete=True,
+    )
+    ((name, (status, _, error)),) = workers.rows().items()
+    assert (name, status) == ("a", "failed")
+    assert "keep the rows by delete=False" in str(error)
 
-    @ANYWHERE
-    def test_values_for_a_row_that_the_worker_deletes_fail_the_attempt_alone(
-        self, workers: Workers
-    ) -> None:
-        workers.add("a", "b", max_attempts=1)
 
-        workers.drain(
-            Task,
-            lambda task: Done({Task.touched: "x"}) if task.name == "a" else None,
-            limit=2,
-            delete=True,
-        )
+@ANYWHERE
+def test_a_job_that_its_handler_moves_on_is_renewed_and_finished(
+    workers: Workers, session: Session
+) -> None:
+    session.add_all([Render(), Render()])
+    session.commit()
+    date = select(Render.owner_date).where(Render.id % 2 == 1)
 
-        ((name, (status, _, error)),) = workers.rows().items()
-        assert (name, status) == ("a", "failed")
-        assert "keep the rows by delete=False" in str(error)
+    def run_in(session: Session, render: Render) -> None:
+        render.status = "running"
 
-    @ANYWHERE
-    def test_jobs_are_deleted_where_the_model_or_the_worker_says_so(
-        self, workers: Workers, session: Session
-    ) -> None:
-        session.add_all([Message(sequence=1), Message(sequence=2)])
-        session.commit()
-        workers.add("a")
+    def run(render: Render) -> None:
+        moved = update(Render).where(Render.id == render.id).values(status="running")
+        workers.execute(moved)
+        with workers.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
+            claimed = own.scalar(date)
+            until(lambda: own.scalar(date) != claimed)
 
-        workers.drain(Message, lambda message: None)
-        workers.drain(Task, delete=True)
+    odd, even = (Render.id % 2 == rest for rest in (1, 0))
+    lease = timedelta(milliseconds=600)
+    workers.drain(
+        [
+            workers.queue(Render, run, odd, lease=lease),
+            workers.queue(Render, run_in, even, transactional=True),
+        ]
+    )
 
-        assert session.scalars(select(Message)).all() == []
-        assert workers.rows() == {}
-
-    def test_a_handler_may_move_its_job_on(self, workers: Workers, session: Session) -> None:
-        session.add_all([Render(), Render()])
-        session.commit()
-
-        def run_in(session: Session, render: Render) -> None:
-            render.status = "running"
-
-        def run(render: Render) -> None:
-            moved = update(Render).where(Render.id == render.id).values(status="running")
-            workers.execute(moved)
-
-        odd, even = (Render.id % 2 == rest for rest in (1, 0))
-        workers.drain(
-            [
-                workers.queue(Render, run, odd),
-                workers.queue(Render, run_in, even, transactional=True),
-            ]
-        )
-
-        assert session.scalars(select(Render.status)).all() == ["done", "done"]
+    assert session.scalars(select(Render.status)).all() == ["done", "done"]
 
 
 # The jobs that a worker takes
@@ -273,15 +274,6 @@ def test_a_drain_leaves_jobs_for_later_and_waits_for_retries(workers: Workers) -
         "again": ("done", 2),
         "later": ("unclaimed", 0),
     }
-
-
-def test_jobs_that_are_committed_after_an_empty_claim_are_found(workers: Workers) -> None:
-    with workers.running(Task):
-        for name in "ab":
-            workers.add(name)
-            until(lambda: set(workers.statuses().values()) == {"done"})
-
-    assert workers.handled == ["a", "b"]
 
 
 @ANYWHERE
@@ -342,22 +334,27 @@ def test_jobs_are_detached_and_loader_options_load_what_handlers_read(
 
 
 @ANYWHERE
-def test_a_handler_knows_its_attempt_and_whether_to_stop(workers: Workers) -> None:
+def test_a_handler_knows_its_attempt_its_time_and_whether_to_stop(workers: Workers) -> None:
     workers.add("a")
-    seen: list[JobContext] = []
+    seen: list[Any] = []
 
     def handle(task: Task) -> Retry | None:
-        seen.append(job_context())
+        context = job_context()
+        seen.append((context.attempt, context.owner, context.time_left, context.asked_to_stop))
         if len(seen) < 2:
             return Retry(SOON)
-        assert not seen[-1].asked_to_stop
         workers.worker.stop()
+        assert job_context().asked_to_stop
         return None
 
-    workers.run(workers.make(workers.queue(Task, handle), owner="me"))
+    long = timedelta(minutes=5)
+    workers.run(workers.make(workers.queue(Task, handle, timeout=long), owner="me"))
 
-    assert [(context.attempt, context.owner) for context in seen] == [(1, "me"), (2, "me")]
-    assert seen[-1].asked_to_stop
+    assert [(attempt, owner, stop) for attempt, owner, _, stop in seen] == [
+        (1, "me", False),
+        (2, "me", False),
+    ]
+    assert all(timedelta(minutes=4) < left <= long for _, _, left, _ in seen)
     with pytest.raises(ArgumentError, match=r"call job_context\(\) in a handler"):
         job_context()
 
@@ -382,20 +379,33 @@ def test_a_handler_sees_the_context_of_the_caller_and_none_of_another_handler(
 
 
 @ANYWHERE
-def test_callbacks_hear_of_claims_and_of_outcomes_after_their_commit(workers: Workers) -> None:
+@pytest.mark.parametrize("awaited", [False, True])
+def test_callbacks_hear_of_claims_and_of_outcomes_after_their_commit(
+    workers: Workers, awaited: bool
+) -> None:
     workers.add(*"ab")
     told: list[Any] = []
 
-    workers.drain(
-        Task,
-        limit=5,
-        on_claim=lambda claimed: told.append(len(claimed)),
-        on_outcome=lambda task, outcome: told.append(
-            (task.name, outcome, task.status, workers.statuses()[task.name])
-        ),
-    )
+    def claimed(claim: Any) -> None:
+        told.append(len(claim))
+
+    def ended(task: Task, outcome: Any) -> None:
+        told.append((task.name, outcome, task.status, workers.statuses()[task.name]))
+
+    def given(callback: Callable[..., None]) -> Any:
+        return in_loop(callback) if awaited and workers.awaits else callback
+
+    workers.drain(Task, limit=5, on_claim=given(claimed), on_outcome=given(ended))
 
     assert told == [2, ("a", None, "done", "done"), ("b", None, "done", "done")]
+
+
+def in_loop(callback: Callable[..., None]) -> Callable[..., Any]:
+    async def call(*given: Any) -> None:
+        await asyncio.sleep(0)
+        callback(*given)
+
+    return call
 
 
 @ANYWHERE
@@ -448,34 +458,6 @@ def test_a_turn_of_done_jobs_takes_one_statement(
     assert all("status='claimed'" in text for text in finishes), finishes
 
 
-def test_a_transaction_that_fails_is_run_again_without_handling_a_job_twice(
-    workers: Workers, db_alias: str
-) -> None:
-    workers.add("a", "b")
-    left = [1]
-
-    def deadlock_once(connection: object) -> None:
-        if workers.handled and left:
-            left.clear()
-            raise OperationalError("COMMIT", {}, transient(db_alias))
-
-    with heard(workers.engine, "commit", deadlock_once):
-        workers.drain(Task)
-
-    assert (workers.handled, left) == (["a", "b"], [])
-    assert set(workers.statuses().values()) == {"done"}
-
-
-@pytest.mark.only_on("sqlite", "postgresql")
-def test_an_idle_worker_leaves_no_transaction_open(workers: Workers, session: Session) -> None:
-    with workers.running(Task, owner="w"):
-        workers.add("a")
-        until(lambda: workers.statuses() == {"a": "done"})
-        # On SQLite an open write transaction would refuse this.
-        assert len(claim(session, Task, Task.name == "none", owner="me")) == 0
-        session.rollback()
-
-
 @ANYWHERE
 def test_an_interval_is_a_pause_before_each_claim_that_no_wake_up_shortens(
     workers: Workers,
@@ -493,36 +475,21 @@ def test_an_interval_is_a_pause_before_each_claim_that_no_wake_up_shortens(
     assert datetime.now(UTC) - began >= timedelta(seconds=0.4)
 
 
-@pytest.mark.by_turns("postgresql", "sqlite")
-@pytest.mark.only_on("postgresql", "sqlite")
-def test_a_worker_that_is_woken_during_a_claim_claims_again(
-    threads: Workers, engine: Engine
-) -> None:
-    wakes = [1]
+@pytest.mark.only_on("postgresql")
+def test_a_job_that_is_committed_during_a_claim_is_found_at_once(workers: Workers) -> None:
+    left = [1]
 
-    def add_and_wake(connection: object) -> None:
-        if wakes and threads.worker is not None:
-            wakes.clear()
-            threads.worker.wake()
-            adder.start()
+    def add(connection: object) -> None:
+        if left and workers.worker is not None:
+            left.clear()
+            workers.add("a")
 
-    def add() -> None:
-        threads.add("a")
-        threads.worker.wake()
+    queue = workers.queue(Task, lambda task: workers.worker.stop())
+    worker = workers.make(queue, poll=timedelta(minutes=5), owner="w", reap_every=None)
+    with heard(workers.engine, "commit", add):
+        workers.run(worker)
 
-    adder = threading.Thread(target=add)
-    long = timedelta(minutes=5)
-    worker = threads.make(
-        threads.queue(Task, lambda task: threads.worker.stop()),
-        poll=long,
-        owner="w",
-        reap_every=None,
-    )
-    with heard(engine, "commit", add_and_wake):
-        worker.run()
-    adder.join()
-
-    assert threads.statuses() == {"a": "done"}
+    assert workers.statuses() == {"a": "done"}
 
 
 # Several handlers at once
@@ -578,24 +545,6 @@ def test_a_worker_holds_no_more_jobs_than_its_limit(
     assert set(workers.statuses().values()) == {"done"}
 
 
-def test_several_workers_handle_each_job_once(workers: Workers) -> None:
-    workers.add(*map(str, range(100)))
-    handled: Counter[str] = Counter()
-    options = {"concurrency": 3, "limit": 6}
-
-    def handle(task: Task) -> None:
-        handled[task.name] += 1
-
-    with (
-        workers.running(workers.queue(Task, handle), **options),
-        Workers(workers.kind, workers.plain).running(workers.queue(Task, handle), **options),
-    ):
-        until(lambda: set(workers.statuses().values()) == {"done"})
-
-    assert set(handled.values()) == {1}
-    assert len(handled) == 100
-
-
 # What ends a run
 
 
@@ -616,10 +565,7 @@ def test_a_handler_that_ends_the_process_has_had_its_attempt(
                 until(lambda: workers.statuses()["a"] == "done")
             raise exit_
 
-    async def handle_awaited(task: Task) -> None:
-        handle(task)
-
-    queue = workers.queue(Task, handle_awaited if workers.awaits and concurrency == 1 else handle)
+    queue = workers.queue(Task, handle)
     with pytest.raises(exit_):
         workers.run(
             workers.make(queue, limit=3 if concurrency == 1 else 2, concurrency=concurrency)
@@ -652,24 +598,6 @@ def test_a_cancelled_error_ends_the_run_of_a_worker_and_fails_an_attempt_of_an_a
             workers.drain(Task, handle)
 
     assert workers.statuses() == {"a": "failed", "b": "done" if workers.awaits else "unclaimed"}
-
-
-@ANYWHERE
-def test_a_start_that_ends_the_run_has_cost_an_attempt(workers: Workers) -> None:
-    workers.add("a", max_attempts=1)
-    queue = workers.queue(Task)
-
-    def leave(event: Event) -> None:
-        raise SystemExit(3)
-
-    listen(queue, "after_start", leave)
-    try:
-        with pytest.raises(SystemExit):
-            workers.drain(queue)
-    finally:
-        remove(queue, "after_start", leave)
-
-    assert (workers.handled, workers.statuses()) == ([], {"a": "failed"})
 
 
 @ANYWHERE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,26 +15,24 @@ from sqlalchemy import (
     AsyncAdaptedQueuePool,
     Delete,
     Engine,
-    NullPool,
     QueuePool,
     StaticPool,
     Update,
     create_engine,
     event,
     select,
-    text,
     update,
 )
 from sqlalchemy.orm import Session, sessionmaker, with_loader_criteria
 
-from sa_jobqueue import ArgumentError, JobQueue
-from sa_jobqueue.worker import Retry, Worker
+from sa_jobqueue import ArgumentError
+from sa_jobqueue.worker import Retry
 from tests.contract.worker.driver import SOON, Workers
 from tests.contract.worker.faults import heard
 from tests.models import Base, Email, Task, add_emails
 from tests.support import until
 
-HOUR = timedelta(hours=1)
+HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 
 #: Where the database cannot matter.
 ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
@@ -121,26 +119,23 @@ def checkouts_counted(engine: Engine) -> Iterator[list[object]]:
         yield count
 
 
-BINDS: dict[str, Callable[[Workers], Any]] = {
-    "engine": lambda workers: workers.engine,
-    "sessionmaker": lambda workers: workers.sessions(),
-    "two phases": lambda workers: workers.sessions(twophase=True),
-    "routed": lambda workers: sessionmaker(binds={Task: workers.engine}),
-}
-
-
 @pytest.mark.parametrize(
-    "bind",
+    "options",
     [
-        "engine",
-        "sessionmaker",
+        None,
+        {},
         # PostgreSQL's default settings allow no prepared transactions, and aiomysql has none.
-        pytest.param("two phases", marks=pytest.mark.only_on("mysql", "mariadb")),
+        pytest.param({"twophase": True}, marks=pytest.mark.only_on("mysql", "mariadb")),
     ],
+    ids=["engine", "sessionmaker", "two phases"],
 )
-def test_turns_that_follow_each_other_share_a_connection(pooled: Workers, bind: str) -> None:
+def test_turns_that_follow_each_other_share_a_connection(
+    pooled: Workers, options: dict[str, Any] | None
+) -> None:
+    bind = pooled.engine if options is None else pooled.sessions(**options)
+
     with checkouts_counted(pooled.engine) as count:
-        pooled.drain(Task, bind=BINDS[bind](pooled), owner="w", limit=1)
+        pooled.drain(Task, bind=bind, owner="w", limit=1)
 
     assert len(count) < 15
     assert set(pooled.statuses().values()) == {"done"}
@@ -149,23 +144,13 @@ def test_turns_that_follow_each_other_share_a_connection(pooled: Workers, bind: 
 @ANYWHERE
 def test_sessions_that_choose_their_engine_are_given_no_connection(threads: Workers) -> None:
     threads.add(*map(str, range(30)))
+    bind = sessionmaker(binds={Task: threads.engine})
 
     with checkouts_counted(threads.engine) as count:
-        threads.drain(Task, bind=BINDS["routed"](threads), owner="w", limit=1)
+        threads.drain(Task, bind=bind, owner="w", limit=1)
 
     assert len(count) > 30
     assert set(threads.statuses().values()) == {"done"}
-
-
-@ANYWHERE
-def test_a_pool_without_connections_to_keep_is_used_anew_by_each_turn(
-    workers: Workers, db_url: URL
-) -> None:
-    workers.add(*"abc")
-
-    workers.drain(Task, bind=workers.engine_for(db_url, poolclass=NullPool), owner="w", limit=1)
-
-    assert workers.handled == ["a", "b", "c"]
 
 
 @ANYWHERE
@@ -187,42 +172,6 @@ def test_an_idle_worker_and_a_long_handler_leave_the_pool_its_connections(
         until(all_are_back)
 
 
-@ANYWHERE
-def test_a_pool_with_one_connection_serves_handlers_too(threads: Workers, db_url: URL) -> None:
-    threads.add("a", "b")
-    small = threads.engine_for(db_url, pool_size=1, max_overflow=0, pool_timeout=10)
-    seen: list[Any] = []
-
-    def handle(task: Task) -> None:
-        with Session(small) as session:
-            seen.append(session.scalar(text("SELECT 'seen'")))
-
-    threads.drain(threads.queue(Task, handle), bind=small, owner="w", limit=1)
-    small.dispose()
-
-    assert seen == ["seen", "seen"]
-
-
-@ANYWHERE
-def test_a_connection_whose_engine_was_disposed_of_is_closed(threads: Workers, db_url: URL) -> None:
-    threads.add("a", "b")
-    engine = threads.engine_for(db_url)
-    opened: list[object] = []
-    closed: list[object] = []
-    event.listen(engine, "connect", lambda driver, record: opened.append(driver))
-    event.listen(engine, "close", lambda driver, record: closed.append(driver))
-
-    def handle(task: Task) -> None:
-        if task.name == "a":
-            engine.dispose()
-
-    threads.drain(threads.queue(Task, handle), bind=engine, owner="w", limit=1)
-    engine.dispose()
-
-    assert opened
-    assert set(map(id, opened)) <= set(map(id, closed))
-
-
 # Too few connections
 
 
@@ -240,47 +189,33 @@ def test_a_pool_that_is_too_small_for_transactional_handlers_is_refused(
     small.dispose(close=not workers.awaits)
 
 
-def test_a_static_pool_has_no_connection_for_a_second_slot(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", poolclass=StaticPool)
+@pytest.mark.parametrize(
+    ("url", "concurrency", "timeout", "said"),
+    [
+        ("sqlite:///{}/shop.db", 2, None, "gives all threads one connection.*leave out"),
+        ("sqlite://", 2, None, "use a file, or a database server"),
+        ("sqlite://", 1, SECOND, "use a file, or a database server"),
+    ],
+)
+def test_one_connection_serves_one_thread_which_renews_nothing(
+    tmp_path: Path, url: str, concurrency: int, timeout: timedelta | None, said: str
+) -> None:
+    anywhere = {"check_same_thread": False}
+    engine = create_engine(url.format(tmp_path), poolclass=StaticPool, connect_args=anywhere)
     Base.metadata.create_all(engine)
+    workers = Workers("threads", engine)
+    workers.add("a", "b")
+    before = set(threading.enumerate())
+    others: set[threading.Thread] = set()
 
-    with pytest.raises(ArgumentError, match=r"gives all threads one connection.*leave out"):
-        Worker(engine, JobQueue(Email), print, concurrency=2, drain=True).run()
-    Worker(engine, JobQueue(Email), print, drain=True).run()
+    def handle(task: Task) -> None:
+        threading.Event().wait(0.05)
+        others.update(set(threading.enumerate()) - before)
 
+    with pytest.raises(ArgumentError, match=said):
+        workers.drain(workers.queue(Task, handle, timeout=timeout), concurrency=concurrency)
+    workers.drain(workers.queue(Task, handle, lease=SOON), owner="w")
 
-class TestInMemory:
-    """A database in memory has one connection: one thread or task does everything."""
-
-    @pytest.mark.parametrize("option", ["concurrency", "timeout"])
-    def test_one_thread_can_do_nothing_at_once(self, option: str) -> None:
-        engine = create_engine("sqlite://", poolclass=StaticPool)
-        Base.metadata.create_all(engine)
-        queue = JobQueue(Email)
-        queue.handler(timeout=timedelta(seconds=1) if option == "timeout" else None)(print)
-
-        with pytest.raises(ArgumentError, match="use a file, or a database server"):
-            Worker(engine, queue, concurrency=2 if option == "concurrency" else 1, drain=True).run()
-
-    def test_a_worker_uses_one_thread_and_renews_nothing(self) -> None:
-        engine = create_engine(
-            "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
-        )
-        Base.metadata.create_all(engine)
-        with Session(engine) as session:
-            add_emails(session, "a", "b")
-        before = set(threading.enumerate())
-        others: set[threading.Thread] = set()
-        queue = JobQueue(Email, lease=SOON)
-
-        @queue.handler
-        def handle(email: Email) -> None:
-            threading.Event().wait(0.05)
-            others.update(set(threading.enumerate()) - before)
-
-        Worker(engine, queue, drain=True, poll=SOON).run()
-
-        assert others == set()
-        with Session(engine) as session:
-            assert {email.status for email in session.query(Email)} == {"done"}
-        engine.dispose()
+    assert (others == set()) == (url == "sqlite://")
+    assert set(workers.statuses().values()) == {"done"}
+    engine.dispose()

@@ -1,138 +1,78 @@
-"""What the log says of each job."""
+"""What the log says of jobs; the table of test_conformance has the fields of each record."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ConstantBackoff, JobQueue
 from sa_jobqueue.worker import Cancel, Retry
 from tests.clock import Clock
 from tests.contract.worker.driver import Workers
 from tests.contract.worker.faults import LostAnswer, deadlock, failing
-from tests.models import Email, Task, add_emails, add_tasks
+from tests.models import Email, Task, add_emails
 
 #: Where the database cannot matter.
 pytestmark = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 
-BACKOFF = ConstantBackoff(timedelta(0))
+
+@pytest.fixture(autouse=True)
+def _outcomes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
 
 
-def refuse(job: object) -> None:
-    raise OSError("no route\nto host")
-
-
-@pytest.fixture
-def records_of(
+def test_each_record_names_its_job_and_what_comes_next(
     workers: Workers, caplog: pytest.LogCaptureFixture
-) -> Callable[..., list[logging.LogRecord]]:
-    """Run a worker whose handler fails; return its records of jobs."""
-
-    def records_of(queue: JobQueue[Any], **options: Any) -> list[logging.LogRecord]:
-        caplog.set_level(logging.INFO, "sa_jobqueue")
-        workers.declare(queue, refuse)
-        workers.drain(queue, **options)
-        return [record for record in caplog.records if "no route" in record.getMessage()]
-
-    return records_of
-
-
-def fields(record: logging.LogRecord) -> tuple[Any, ...]:
-    names = ("job_class", "job_key", "attempt", "max_attempts", "next_try_in")
-    return tuple(getattr(record, name) for name in names)
-
-
-def test_each_attempt_leaves_one_record_that_names_its_job(
-    session: Session, records_of: Callable[..., list[logging.LogRecord]]
 ) -> None:
-    (task,) = add_tasks(session, "a", max_attempts=2)
-    queue = JobQueue(Task)
+    (key,) = workers.add("a", max_attempts=4)
+    outcomes = [OSError("no route\nto host"), Retry(timedelta(0), "busy"), Cancel("void")]
 
-    first, second = records_of(queue, backoff=BACKOFF)
+    def handle(task: Task) -> Any:
+        outcome = outcomes[task.attempts - 1]
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
 
-    assert fields(first) == ("Task", (task.id,), 1, 2, 0.0)
-    assert fields(second) == ("Task", (task.id,), 2, 2, None)
-    assert first.levelno == second.levelno == logging.WARNING
-    assert first.queue == repr(queue)  # type: ignore[attr-defined]  # an extra field
-    assert 0 <= first.duration < 60  # type: ignore[attr-defined]  # likewise
-    assert first.exc_info is not None
-    assert first.getMessage().startswith(f"Task {task.id} failed, attempt 1 of 2, after ")
-    assert first.getMessage().endswith("; next try in 0 s: OSError: no route")
+    queue = workers.queue(Task, handle, backoff=lambda attempts: timedelta(0))
+    workers.drain(queue)
 
-
-def test_the_record_of_a_job_that_is_not_tried_again_says_so(
-    session: Session, records_of: Callable[..., list[logging.LogRecord]]
-) -> None:
-    (email,) = add_emails(session, "a")
-
-    (record,) = records_of(JobQueue(Email))
-
-    assert fields(record) == ("Email", (email.id,), None, None, None)
-    assert "; not tried again: OSError: no route" in record.getMessage()
-
-
-def returns(task: Task) -> Retry | Cancel | None:
-    """Return what the task's name asks for."""
-    asked: dict[str, Retry | Cancel] = {
-        "again": Retry(timedelta(0), "busy"),
-        "never": Cancel("not wanted"),
-    }
-    return asked.get(task.name) if task.attempts == 1 else None
+    texts = [text.split(", after ") for text in caplog.messages]
+    assert [text[0] for text in texts] == [
+        f"Task {key} failed, attempt 1 of 4",
+        f"Task {key} wants a retry, attempt 2 of 4",
+        f"Task {key} cancelled, attempt 3 of 4",
+    ]
+    assert texts[0][1].endswith("; next try in 0 s: OSError: no route")
+    assert texts[1][1].endswith(" s; next try in 0 s: busy")
+    assert texts[2][1].endswith(" s: void")
+    failed = vars(caplog.records[0])
+    assert (failed["max_attempts"], failed["next_try_in"], failed["queue"]) == (4, 0.0, repr(queue))
+    assert failed["exc_info"] is not None
+    assert all(0 <= vars(record)["duration"] < 60 for record in caplog.records)
 
 
-def test_what_handlers_return_leaves_records_of_level_info_after_the_commit(
+def test_the_record_of_a_job_without_attempts_says_that_it_is_not_tried_again(
     workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done, again, never = add_tasks(session, "done", "again", "never", max_attempts=2)
-    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
+    add_emails(session, "a")
 
-    workers.drain(Task, returns, limit=3)
+    def refuse(email: Email) -> None:
+        raise OSError("no route")
 
-    told = {
-        (record.job_key[0], record.status, record.getMessage().partition(" after ")[0])  # type: ignore[attr-defined]  # extra fields
-        for record in caplog.records
-    }
-    assert told == {
-        (done.id, "done", f"Task {done.id} done, attempt 1 of 2,"),
-        (again.id, "unclaimed", f"Task {again.id} wants a retry, attempt 1 of 2,"),
-        (again.id, "done", f"Task {again.id} done, attempt 2 of 2,"),
-        (never.id, "cancelled", f"Task {never.id} cancelled, attempt 1 of 2,"),
-    }
-    texts = [record.getMessage() for record in caplog.records]
-    assert [text for text in texts if text.endswith(" s; next try in 0 s: busy")]
-    assert [text for text in texts if text.endswith(" s: not wanted")]
-    assert all(0 <= record.duration < 60 for record in caplog.records)  # type: ignore[attr-defined]  # an extra field
+    workers.drain(Email, refuse)
 
-
-def test_a_job_whose_claim_was_lost_leaves_no_record_that_it_is_done(
-    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    add_tasks(session, "lost")
-    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
-
-    def take_back(task: Task) -> None:
-        if task.attempts == 1:
-            with Session(workers.plain) as other, other.begin():
-                JobQueue(Task).reap(other, max_runtime=timedelta(0))
-
-    workers.drain(Task, take_back)
-
-    lost, done = [record for record in caplog.records if hasattr(record, "job_key")]
-    assert "its claim was lost" in lost.getMessage()
-    assert (vars(lost)["attempt"], vars(lost)["status"]) == (1, None)
-    assert lost.levelno == logging.WARNING
-    assert (vars(done)["attempt"], vars(done)["status"]) == (2, "done")
+    names = ("attempt", "max_attempts", "next_try_in")
+    assert [vars(caplog.records[0])[name] for name in names] == [None] * 3
+    assert "; not tried again: OSError: no route" in caplog.messages[0]
 
 
 def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untouched(
-    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
+    workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add_tasks(session, "a")
+    workers.add("a")
     told: list[str] = []
 
     with LostAnswer(workers.engine, 1):  # the first COMMIT is that of the claim
@@ -143,7 +83,7 @@ def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untou
             on_outcome=lambda task, outcome: told.append(task.name),
         )
 
-    (warned,) = [record for record in caplog.records if hasattr(record, "job_key")]
+    warned = [each for each in caplog.records if hasattr(each, "job_key")][-1]
     assert "an earlier try of this worker has finished it" in warned.getMessage()
     assert told == []  # nobody knows
     assert workers.rows() == {"a": ("done", 1, None)}
@@ -163,10 +103,8 @@ def test_the_record_of_jobs_that_could_not_be_released_names_ten_of_them(
             clock.jump(3)
         return is_release
 
-    def handle(task: Task) -> None:
-        workers.worker.stop()
-
-    worker = workers.make(workers.queue(Task, handle), owner="w", limit=1 + count, reap_every=None)
+    queue = workers.queue(Task, lambda task: workers.worker.stop())
+    worker = workers.make(queue, owner="w", limit=1 + count, reap_every=None)
     with failing(workers.engine, refused, lambda: deadlock(db_alias)):
         workers.run(worker)
 

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Owner, OwnerState, claim, owner_state
 from tests.contract.worker.driver import SOON, Workers
-from tests.contract.worker.faults import failing, heard, transient
-from tests.models import Base, Render, Task
+from tests.contract.worker.faults import failing, heard, refused_by_network, transient
+from tests.models import Base, Task
 from tests.support import SERVERS, cut_connections, make_engine, until, variables_hidden
 
 #: Where the database cannot matter.
@@ -97,13 +97,6 @@ def apart(request: pytest.FixtureRequest, fresh_database: URL) -> Iterator[Worke
 BOTH = pytest.mark.parametrize("apart", ["threads", "asyncio"], indirect=True)
 
 
-def refused(dialect: Any) -> Exception:
-    if hasattr(dialect.loaded_dbapi, "asyncpg"):
-        return ConnectionRefusedError("nobody listens")
-    error: Exception = dialect.loaded_dbapi.OperationalError(2003, "connection refused")
-    return error
-
-
 @BOTH
 @pytest.mark.only_on(*SERVERS)
 @pytest.mark.parametrize("away", [0, 4])
@@ -117,7 +110,7 @@ def test_a_worker_whose_lock_was_lost_finishes_its_jobs_under_a_new_name(
     def connect(dialect: Any, *_: Any) -> None:
         if cut.is_set() and left:
             left.pop()
-            raise refused(dialect)
+            raise refused_by_network(dialect.loaded_dbapi)
 
     def handle(task: Task) -> None:
         apart.note(task)
@@ -144,12 +137,7 @@ def test_handled_jobs_are_finished_before_a_new_lock_is_taken(
     apart: Workers, db_alias: str
 ) -> None:
     """A new lock may take minutes, and meanwhile others would reap them."""
-    is_handled, cut = threading.Event(), threading.Event()
     at_first: list[dict[str, str]] = []
-
-    def connect(dialect: Any, arguments: Any, options: Any, *_: Any) -> None:
-        if is_handled.is_set() and not cut.is_set():
-            cut.set()
 
     def lost() -> bool:
         with Session(apart.plain) as own:
@@ -161,12 +149,10 @@ def test_handled_jobs_are_finished_before_a_new_lock_is_taken(
             apart.plain.dispose()
             cut_connections(apart.plain.url, db_alias)
             until(lost)
-            is_handled.set()
         elif not at_first:
             at_first.append(apart.statuses())
 
-    with heard(apart.engine, "do_connect", connect):
-        apart.drain(apart.queue(Task, handle), reap_every=None)
+    apart.drain(apart.queue(Task, handle), reap_every=None)
 
     assert at_first == [{"a": "done", "b": "claimed", "c": "unclaimed"}]
     assert owners(apart)[0] != owners(apart)[1]
@@ -211,32 +197,27 @@ def test_a_busy_worker_takes_back_claims_while_its_handlers_run(workers: Workers
     assert sorted(workers.handled) == ["a", "b", "c", "dead"]
 
 
-class Renders(JobQueue[Render]):
-    """Restores what a handler had set, in the transaction of each reap."""
+class Tasks(JobQueue[Task]):
+    """Resets what a handler had set, in the transaction of each reap, as docs/reaping.md has it."""
 
     def reap(self, session: Any, **options: Any) -> Any:
         reaped = super().reap(session, **options)
         returned = [job.identity[0] for job in reaped.jobs if not job.failed]
-        session.execute(update(Render).where(Render.id.in_(returned)).values(result="for any"))
+        session.execute(update(Task).where(Task.id.in_(returned)).values(priority=0))
         return reaped
 
 
 @ANYWHERE
-def test_a_queue_may_write_in_the_transaction_of_its_workers_reap(
-    workers: Workers, session: Session
-) -> None:
-    session.add(Render())
-    session.commit()
+def test_a_queue_may_write_in_the_transaction_of_its_workers_reap(workers: Workers) -> None:
+    workers.add("a", priority=7)
     with Owner(workers.plain) as dying:
-        claim(session, Render, owner=dying)[0].result = "by the dead"
-        session.commit()
-    seen: list[str | None] = []
-    queue = Renders(Render)
-    workers.declare(queue, lambda render: seen.append(render.result))
+        claimed_by(workers, dying)
+    queue = Tasks(Task)
+    workers.declare(queue)
 
     workers.drain(queue)
 
-    assert seen == ["for any"]
+    assert (workers.handled, workers.priorities()) == (["a"], {"a": 0})
 
 
 @ANYWHERE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,6 @@ from sqlalchemy import (
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
-    Session,
     joinedload,
     mapped_column,
     relationship,
@@ -30,10 +28,9 @@ from sqlalchemy.orm import (
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin
 from sa_jobqueue.events import listen, remove
-from sa_jobqueue.workflow import Transition, Workflow
 from tests.clock import Clock
 from tests.contract.worker.driver import Workers
-from tests.contract.worker.faults import deadlock, failing, heard
+from tests.contract.worker.faults import failing, heard
 from tests.models import Task
 from tests.support import until, with_empty_tables
 
@@ -131,17 +128,26 @@ def passed_over(texts: list[str]) -> list[str]:
 # Some rows
 
 
-@pytest.mark.parametrize("limit", [1, 3, 10])
+@pytest.mark.parametrize(("limit", "load"), [(1, joinedload), (3, selectinload), (10, joinedload)])
 def test_the_other_jobs_are_handled_and_the_rows_stay_as_they_were(
-    workers: Workers, caplog: pytest.LogCaptureFixture, limit: int
+    workers: Workers, caplog: pytest.LogCaptureFixture, limit: int, load: Any
 ) -> None:
+    """A row that is loaded with its job counts too; listeners are told of claims alone."""
     add(workers, "red", "infrared", "blue", "refused", "infrared", *["green"] * 4)
+    workers.execute(insert(Tin).values(id=1, colour="infrared"))
+    workers.execute(update(Wall).where(Wall.id == 8).values(tin_id=1))
+    queue, told = workers.queue(Wall), list[Any]()
 
-    workers.drain(Wall, limit=limit)
+    def hear(event: Any) -> None:
+        told.extend(str(job.key[0]) for job in event.jobs)
 
-    assert sorted(workers.handled) == ["1", "3", "6", "7", "8", "9"]
-    assert left(workers) == [(number, "unclaimed", 0) for number in (2, 4, 5)]
-    assert passed_over(caplog.messages) == ["2", "4", "5"]
+    listen(queue, "after_claim", hear)
+    workers.drain(queue, limit=limit, options=[load(Wall.tin)])
+    remove(queue, "after_claim", hear)
+
+    assert sorted(workers.handled) == sorted(told) == ["1", "3", "6", "7", "9"]
+    assert left(workers) == [(number, "unclaimed", 0) for number in (2, 4, 5, 8)]
+    assert passed_over(caplog.messages) == ["2", "4", "5", "8"]
     assert UNKNOWN in caplog.text
     assert "refuses" not in caplog.text
 
@@ -155,19 +161,6 @@ def test_many_rows_with_a_key_of_two_columns_are_passed_over(threads: Workers) -
     threads.drain(Room, limit=700)
 
     assert threads.handled == ["601 a"]
-
-
-@ANYWHERE
-@pytest.mark.parametrize("load", [joinedload, selectinload])
-def test_a_row_that_is_loaded_with_its_job_counts_too(workers: Workers, load: Any) -> None:
-    add(workers, "red", "green", "blue")
-    workers.execute(insert(Tin).values(id=1, colour="infrared"))
-    workers.execute(update(Wall).where(Wall.id == 2).values(tin_id=1))
-
-    workers.drain(Wall, limit=3, options=[load(Wall.tin)])
-
-    assert workers.handled == ["1", "3"]
-    assert left(workers) == [(2, "unclaimed", 0)]
 
 
 @ANYWHERE
@@ -189,54 +182,6 @@ def test_a_row_is_tried_again_after_some_minutes_and_logged_once(
     assert workers.handled.index("1") in (4, 5)
     assert sorted(workers.handled) == list("1234567")
     assert passed_over(caplog.messages) == ["1"]
-
-
-@ANYWHERE
-def test_listeners_are_told_of_no_claim_that_only_looks_for_the_row(workers: Workers) -> None:
-    add(workers, "red", "refused", "blue", "infrared")
-    queue, told = workers.queue(Wall), list[Any]()
-
-    def hear(event: Any) -> None:
-        told.extend(job.key for job in event.jobs)
-
-    listen(queue, "after_claim", hear)
-    workers.drain(queue, limit=5)
-    remove(queue, "after_claim", hear)
-
-    assert sorted(told) == [(1,), (3,)]
-
-
-@ANYWHERE
-@pytest.mark.parametrize(
-    ("colours", "painted"), [(["infrared", "red"], ["2"]), (["infrared", "stained", "red"], ["3"])]
-)
-def test_a_step_of_a_workflow_passes_over_rows_that_its_listeners_refuse_too(
-    workers: Workers, colours: list[str], painted: list[str]
-) -> None:
-    add(workers, *colours)
-    workflow: Workflow[Wall] = Workflow(Wall)
-    told: list[Any] = []
-    step = workflow.step("unclaimed", during="claimed", then="done")
-    if workers.awaits:
-
-        @step
-        async def brush_awaited(wall: Wall) -> None:
-            workers.note(wall)
-
-    else:
-        step(workers.note)
-
-    @workflow.on_transition
-    def check(session: Session, transition: Transition) -> None:
-        if "stained" in colours and transition.identity == (2,):
-            raise ValueError("wall 2 is stained")
-        told.append((transition.identity[0], transition.after))
-
-    workers.drain(workflow)
-
-    assert workers.handled == painted
-    assert len(left(workers)) == len(colours) - 1
-    assert told[-2:] == [(len(colours), "claimed"), (len(colours), "done")]
 
 
 # All rows
@@ -270,51 +215,36 @@ def test_where_no_row_is_to_be_passed_over_the_worker_ends(
     assert caplog.text.count("refuses a claim") == 1
 
 
-@pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize(
-    "colours",
-    [
-        pytest.param(["refused"] * 120, id="120"),
-        pytest.param(["infrared"] * 1010, id="1010", marks=pytest.mark.only_full),
-    ],
-)
-def test_where_more_rows_cannot_be_claimed_than_are_passed_over_the_worker_ends(
-    threads: Workers, clock: Clock, colours: list[str]
-) -> None:
-    add(threads, *colours)
-
-    with (
-        heard(threads.engine, "rollback", lambda connection: clock.jump(160)),
-        pytest.raises(Exception, match=rf"{UNKNOWN}|(?i:constraint)"),
-    ):
-        threads.drain(Wall, owner="w")
-
-    assert len(left(threads)) == len(colours)
-
-
 # Several queues
 
 
+def of_walls(text: str) -> bool:
+    return "passed_wall" in text
+
+
+def unknown_street() -> Exception:
+    return LookupError("no such street")
+
+
 @pytest.mark.parametrize("options", [{}, {"serial_by": Wall.tin_id}], ids=["plain", "serial"])
-def test_the_other_queues_are_served_until_the_worker_ends(
-    workers: Workers, clock: Clock, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+def test_the_other_queues_are_served_until_the_worker_ends_however_busy_they_are(
+    workers: Workers,
+    impatient: Clock,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
 ) -> None:
     add(workers, "refused", "refused")
-    workers.add(*"abcdefg")
+    workers.add("0")
 
-    def let_pass(connection: Any) -> None:
-        if len(workers.handled) == 7:
-            clock.jump(160)
+    def handle(task: Task) -> None:
+        workers.note(task)
+        workers.add(str(len(workers.handled)))
 
-    queues = [workers.queue(Wall, **options), workers.queue(Task)]
-    with (
-        heard(workers.engine, "rollback", let_pass),
-        pytest.raises(Exception, match=r"(?i)constraint"),
-    ):
-        workers.drain(queues, concurrency=2, owner="w")
+    queues = [workers.queue(Task, handle), workers.queue(Wall, **options)]
+    with pytest.raises(Exception, match=r"(?i)constraint"):
+        workers.run(workers.make(queues, limit=5, owner="w", reap_every=None))
 
-    assert sorted(workers.handled) == list("abcdefg")
-    assert set(workers.statuses().values()) == {"done"}
+    assert "claimed" not in workers.statuses().values()
     assert caplog.text.count("refuses a claim") == 1
 
 
@@ -324,52 +254,13 @@ def test_a_queue_that_is_refused_is_left_alone_for_growing_pauses(workers: Worke
     workers.add(*map(str, range(60)))
 
     with (
-        failing(workers.engine, of_walls, lambda: LookupError("no such street")) as met,
+        failing(workers.engine, of_walls, unknown_street) as met,
         workers.running([workers.queue(Wall), workers.queue(Task)], owner="w", reap_every=None),
     ):
         until(lambda: len(workers.handled) == 60)
         assert 1 <= len(met) < 60  # of a hundred and more turns
 
     assert set(workers.statuses().values()) == {"done"}
-
-
-def of_walls(text: str) -> bool:
-    return "passed_wall" in text
-
-
-@ANYWHERE
-def test_a_queue_that_is_refused_for_long_ends_the_worker_also_while_others_are_busy(
-    workers: Workers, impatient: Clock
-) -> None:
-    add(workers, "red")
-    workers.add("0")
-
-    def handle(task: Task) -> None:
-        workers.note(task)
-        workers.add(str(len(workers.handled)))
-
-    tasks, walls = workers.queue(Task, handle), workers.queue(Wall)
-    with (
-        failing(workers.engine, of_walls, lambda: LookupError("no such street")),
-        pytest.raises(LookupError, match="no such street"),
-    ):
-        workers.run(workers.make([tasks, walls], limit=5, owner="w", reap_every=None))
-
-    assert "claimed" not in workers.statuses().values()
-
-
-@ANYWHERE
-def test_an_error_that_passes_does_not_end_the_worker_while_another_queue_has_jobs(
-    workers: Workers, db_alias: str
-) -> None:
-    add(workers, "red")
-    workers.add("a")
-    errors: list[Exception] = [deadlock(db_alias), LookupError("no such street")]
-
-    with failing(workers.engine, lambda text: errors and of_walls(text), errors.pop):
-        workers.drain([workers.queue(Task), workers.queue(Wall)], limit=5, owner="w")
-
-    assert sorted(workers.handled) == ["1", "a"]
 
 
 # One queue
@@ -409,15 +300,11 @@ def test_a_claim_that_ends_the_run_costs_no_running_handler_its_finish(
 
     def handle(task: Task) -> None:
         workers.note(task)
-        threading.Event().wait(1)  # the run ends meanwhile
+        until(lambda: impatient.ahead > 320)  # the run ends meanwhile
 
     tasks, walls = workers.queue(Task, handle), workers.queue(Wall)
     with (
-        failing(
-            workers.engine,
-            lambda text: workers.handled and of_walls(text),
-            lambda: LookupError("no such street"),
-        ),
+        failing(workers.engine, lambda text: workers.handled and of_walls(text), unknown_street),
         pytest.raises(LookupError, match="no such street"),
     ):
         workers.run(workers.make([tasks, walls], concurrency=2, owner="w", reap_every=None))

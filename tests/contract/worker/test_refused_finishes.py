@@ -13,7 +13,6 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, select, update
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.worker import Failed
 from tests.clock import Clock
 from tests.contract.worker.driver import Workers
 from tests.contract.worker.faults import Picky, heard
@@ -39,42 +38,6 @@ def impatient(workers: Workers, clock: Clock) -> Iterator[list[int]]:
 
 
 @ANYWHERE
-def test_it_is_logged_once_and_at_the_end(
-    workers: Workers, caplog: pytest.LogCaptureFixture
-) -> None:
-    workers.add("a", "stuck", "b", "c", entity=Picky)
-
-    workers.drain(Picky, limit=2)
-
-    told = [text for text in caplog.messages if "neither finished nor failed" in text]
-    assert len(told) == 1
-    assert "find out what refuses or locks its row" in told[0]
-    assert "stays claimed" in caplog.messages[-1]
-    assert vars(caplog.records[-1])["job_key"] is not None
-    assert vars(caplog.records[-1])["status"] is None  # the job's outcome is not written
-
-
-@ANYWHERE
-def test_a_job_whose_finish_is_refused_is_told_as_failed(
-    workers: Workers, caplog: pytest.LogCaptureFixture
-) -> None:
-    workers.add("a", "bad", entity=Picky, max_attempts=2)
-    outcomes: dict[str, Any] = {}
-
-    workers.drain(
-        Picky, on_outcome=lambda job, outcome: outcomes.setdefault(job.name, outcome), limit=2
-    )
-
-    assert outcomes["a"] is None
-    assert isinstance(outcomes["bad"], Failed)
-    told = [each for each in caplog.records if "cannot be finished" in each.getMessage()]
-    assert "attempt 1 of 2" in told[0].getMessage()
-    assert "; next try in " in told[0].getMessage()
-    assert "; not tried again: " in told[1].getMessage()
-    assert [vars(each)["status"] for each in told] == ["unclaimed", "failed"]
-
-
-@ANYWHERE
 def test_it_is_finished_as_soon_as_the_database_takes_it(workers: Workers, clock: Clock) -> None:
     workers.add("stuck", "a", "b", "c", entity=Picky)
     ended: list[str] = []
@@ -97,8 +60,8 @@ def test_it_is_finished_as_soon_as_the_database_takes_it(workers: Workers, clock
 
 
 @ANYWHERE
-def test_it_is_tried_again_after_growing_pauses(
-    workers: Workers, impatient: list[int], clock: Clock
+def test_it_is_logged_once_and_tried_again_after_growing_pauses(
+    workers: Workers, impatient: list[int], clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     workers.add("stuck", *map(str, range(60)), entity=Picky)
 
@@ -112,20 +75,19 @@ def test_it_is_tried_again_after_growing_pauses(
     assert 2 <= len(tries) <= 6
     pauses = [later - earlier for earlier, later in pairwise(tries)]
     assert all(later > earlier for earlier, later in pairwise(pauses))
+    (told,) = [text for text in caplog.messages if "neither finished nor failed" in text]
+    assert "find out what refuses or locks its row" in told
+    assert "stays claimed" in caplog.messages[-1]
 
 
 @ANYWHERE
 def test_its_claim_is_renewed_while_the_worker_handles_other_jobs(workers: Workers) -> None:
     workers.add("stuck", "a", "b", entity=Picky)
 
-    def renewed() -> Any:
-        with workers.plain.connect() as connection:
-            return connection.scalar(select(Picky.owner_date).where(Picky.name == "stuck"))
-
     def handle(job: Picky) -> None:
-        before = renewed()
         if job.name != "stuck":
-            until(lambda: renewed() != before)
+            before = workers.dates(Picky)
+            until(lambda: "stuck" in workers.renewed(before, Picky))
 
     queue = workers.queue(Picky, handle, lease=timedelta(milliseconds=300))
     workers.drain(queue, owner="w")

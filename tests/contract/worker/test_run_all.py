@@ -1,208 +1,214 @@
-"""run_all: what is due is handled inside of a test's own transaction."""
+"""run_all: what is due is handled inside of a test's own transaction, of a Session or awaited."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, inspect, select
+from sqlalchemy import Engine, inspect, select
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.testing import run_all
+from sa_jobqueue.testing.asyncio import run_all as run_all_awaited
 from sa_jobqueue.worker import Cancel, Failed, Retry, job_context
-from tests.contract.worker.ledger import Base, Entry, Invoice
+from tests.contract.worker.driver import KINDS, Workers
 from tests.models import Email, Task
-from tests.support import with_empty_tables
 
 #: Where the database cannot matter.
 pytestmark = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
 
 
-@pytest.fixture
-def connection(engine: Engine) -> Iterator[Connection]:
+class Inside:
+    """A transaction of a test; what is done in it is done by a session of either kind.
+
+    Attributes:
+        do: calls a function with the session.
+        run_all: the function of this kind, for this session.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        do: Callable[[Callable[[Session], Any]], Any],
+        run_all: Callable[..., Any],
+    ) -> None:
+        self.workers, self.do, self.run_all = workers, do, run_all
+
+    def add(self, *names: str, **columns: Any) -> None:
+        """Add tasks, which are not flushed."""
+        self.do(lambda own: own.add_all([Task(name=name, **columns) for name in names]))
+
+    def rows(self) -> dict[str, tuple[Any, ...]]:
+        """Return status, attempts and last_error of each task, as the transaction sees them."""
+        query = select(Task.name, Task.status, Task.attempts, Task.last_error)
+        return {row[0]: tuple(row[1:]) for row in self.do(lambda own: own.execute(query).all())}
+
+
+@pytest.fixture(params=KINDS)
+def inside(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Inside]:
     """A transaction that is rolled back after the test, as applications' tests have it."""
-    Base.metadata.create_all(engine)
-    with_empty_tables(engine, Base.metadata)
-    with engine.connect() as connection:
+    workers = Workers(request.param, engine)
+    with (in_loop if workers.awaits else in_thread)(workers) as inside:
+        yield inside
+    assert workers.rows() == {}
+
+
+JOINED: Any = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
+
+
+@contextmanager
+def in_thread(workers: Workers) -> Iterator[Inside]:
+    with workers.engine.connect() as connection, Session(connection, **JOINED) as own:
         transaction = connection.begin()
-        yield connection
+        yield Inside(
+            workers, lambda work: work(own), lambda *args, **how: run_all(own, *args, **how)
+        )
         transaction.rollback()
 
 
-@pytest.fixture
-def inside(connection: Connection) -> Iterator[Session]:
-    """The test's session in that transaction."""
-    with Session(connection, join_transaction_mode="create_savepoint") as session:
-        yield session
+@contextmanager
+def in_loop(workers: Workers) -> Iterator[Inside]:
+    engine = AsyncEngine(workers.engine)
+    with asyncio.Runner() as runner:
+        connection = runner.run(start(engine.connect()))
+        transaction = runner.run(start(connection.begin()))
+        own = AsyncSession(connection, **JOINED)
+        yield Inside(
+            workers,
+            lambda work: runner.run(own.run_sync(work)),
+            lambda *args, **how: runner.run(run_all_awaited(own, *args, **how)),
+        )
+        for end in (transaction.rollback, own.close, connection.close, engine.dispose):
+            runner.run(end())
 
 
-def test_what_is_due_is_handled_and_nothing_is_committed(inside: Session, engine: Engine) -> None:
-    inside.add_all([Task(name="a"), Task(name="b")])
-    queue = JobQueue(Task)
+async def start(awaited: Any) -> Any:
+    return await awaited
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_what_is_due_is_handled(inside: Inside, transactional: bool) -> None:
+    inside.add("a", "b")
     seen: list[tuple[str, int | None]] = []
 
-    @queue.handler
     def handle(task: Task) -> None:
         assert inspect(task).detached
         seen.append((task.name, job_context().attempt))
 
-    handled = run_all(inside, queue)
+    def handle_in(own: Session, task: Task) -> None:
+        task.priority = 7
+        own.flush()
+        seen.append((task.name, job_context().attempt))
+
+    handler = handle_in if transactional else handle
+    queue = inside.workers.queue(Task, handler, transactional=transactional)
+    handled = inside.run_all(queue)
 
     assert seen == [("a", 1), ("b", 1)]
     assert [(done.job.name, done.outcome) for done in handled] == [("a", None), ("b", None)]
-    assert set(inside.scalars(select(Task.status))) == {"done"}
-    if engine.dialect.name != "sqlite":  # there it would wait for the writer
-        with Session(engine) as outside:
-            assert outside.scalars(select(Task)).all() == []
-
-
-def test_an_exception_reaches_the_test_after_its_attempt_has_failed(inside: Session) -> None:
-    inside.add(Task(name="a"))
-    queue = JobQueue(Task)
-
-    @queue.handler
-    def handle(task: Task) -> None:
-        raise OSError("no route")
-
-    with pytest.raises(OSError, match="no route"):
-        run_all(inside, queue)
-
-    task = inside.scalars(select(Task)).one()
-    assert (task.status, task.attempts, task.last_error) == ("unclaimed", 1, "OSError: no route")
+    assert inside.rows() == dict.fromkeys("ab", ("done", 1, None))
+    priorities = inside.do(lambda own: set(own.scalars(select(Task.priority))))
+    assert (priorities == {7}) == transactional
 
 
 @pytest.mark.parametrize("error", [OSError("no route"), SystemExit(3)])
-def test_the_jobs_after_an_exception_are_not_claimed(inside: Session, error: BaseException) -> None:
-    inside.add_all([Task(name=name, max_attempts=2) for name in "abc"])
-    queue = JobQueue(Task)
-    seen: list[tuple[str, int | None]] = []
-
-    @queue.handler
-    def handle(task: Task) -> Retry | None:
-        seen.append((task.name, job_context().attempt))
-        if seen == [("a", 1), ("b", 1)]:
-            raise error
-        return Retry(timedelta(0)) if len(seen) == 1 else None
-
-    with pytest.raises(type(error)):
-        run_all(inside, queue)
-
-    states = {task.name: (task.status, task.attempts) for task in inside.scalars(select(Task))}
-    assert states == {"a": ("unclaimed", 1), "b": ("unclaimed", 1), "c": ("unclaimed", 0)}
-    run_all(inside, queue)
-    assert ("c", 1) in seen
-
-
-def test_a_handler_has_the_time_of_its_timeout(
-    inside: Session, caplog: pytest.LogCaptureFixture
+def test_an_exception_fails_its_attempt_and_ends_the_call(
+    inside: Inside, error: BaseException
 ) -> None:
-    inside.add(Task(name="a"))
-    queue = JobQueue(Task)
-    left: list[timedelta | None] = []
+    inside.add(*"abc", max_attempts=2)
 
-    @queue.handler(timeout=timedelta(minutes=5))
-    def handle(task: Task) -> None:
-        left.append(job_context().time_left)
-        raise OSError("no route")
+    def handle(task: Task) -> Retry | None:
+        inside.workers.note(task)
+        if inside.workers.handled == ["a", "b"]:
+            raise error
+        return Retry(timedelta(0)) if task.name == "a" and task.attempts == 1 else None
 
-    run_all(inside, queue, raising=False)
+    queue = inside.workers.queue(Task, handle)
+    with pytest.raises(type(error)):
+        inside.run_all(queue)
 
-    assert left[0] is not None
-    assert timedelta(minutes=4) < left[0] <= timedelta(minutes=5)
-    durations = [vars(record)["duration"] for record in caplog.records if "job_key" in vars(record)]
-    assert [0 <= duration < 60 for duration in durations] == [True]
+    raised = f"{type(error).__name__}: {error}"
+    assert inside.rows() == {
+        "a": ("unclaimed", 1, None),
+        "b": ("unclaimed", 1, raised),
+        "c": ("unclaimed", 0, None),
+    }
+    inside.run_all(queue)
+    assert "c" in inside.workers.handled
 
 
-def test_without_raising_the_other_jobs_are_handled(inside: Session) -> None:
-    inside.add_all([Task(name=name, max_attempts=1) for name in "abc"])
-    queue = JobQueue(Task)
+def test_without_raising_the_other_jobs_are_handled(
+    inside: Inside, caplog: pytest.LogCaptureFixture
+) -> None:
+    inside.add(*"abc", max_attempts=1)
+    left: list[Any] = []
 
-    @queue.handler
     def handle(task: Task) -> Cancel | None:
+        left.append(job_context().time_left)
         if task.name == "a":
             raise OSError("no route")
         return Cancel("too late") if task.name == "b" else None
 
-    outcomes = [done.outcome for done in run_all(inside, queue, raising=False)]
+    queue = inside.workers.queue(Task, handle, timeout=timedelta(minutes=5))
+    outcomes = [done.outcome for done in inside.run_all(queue, raising=False)]
 
     assert isinstance(outcomes[0], Failed)
     assert outcomes[1:] == [Cancel("too late"), None]
-    assert list(inside.scalars(select(Task.status).order_by(Task.name))) == [
-        "failed",
-        "cancelled",
-        "done",
-    ]
+    assert [row[0] for row in inside.rows().values()] == ["failed", "cancelled", "done"]
+    assert all(timedelta(minutes=4) < time <= timedelta(minutes=5) for time in left)
+    durations = [vars(record)["duration"] for record in caplog.records if "job_key" in vars(record)]
+    assert [0 <= duration < 60 for duration in durations] == [True]
 
 
-def test_a_job_that_is_tried_again_at_once_waits_for_the_next_call(inside: Session) -> None:
-    inside.add(Task(name="a"))
-    queue = JobQueue(Task)
+def test_a_job_that_is_tried_again_at_once_waits_for_the_next_call(inside: Inside) -> None:
+    inside.add("a")
     attempts: list[int | None] = []
 
-    @queue.handler
     def handle(task: Task) -> Retry | None:
         attempts.append(job_context().attempt)
         return Retry(timedelta(0)) if len(attempts) < 3 else None
 
+    queue = inside.workers.queue(Task, handle)
     for expected in ([1], [1, 2], [1, 2, 3], [1, 2, 3]):
-        run_all(inside, queue)
+        inside.run_all(queue)
         assert attempts == expected
 
 
-def test_jobs_that_handlers_enqueue_are_handled_too(inside: Session) -> None:
-    add_invoices_unflushed(inside, "a")
-    invoices, tasks = JobQueue(Invoice), JobQueue(Task)
-    done: list[str] = []
+def test_jobs_that_handlers_enqueue_are_handled_too_unless_they_are_rolled_back(
+    inside: Inside,
+) -> None:
+    inside.add("first", "bad")
 
-    @invoices.handler(transactional=True)
-    def book(own: Session, invoice: Invoice) -> None:
-        own.add(Entry(name=invoice.name))
-        own.add(Task(name=f"remind {invoice.name}"))
-
-    @tasks.handler
-    def remind(task: Task) -> None:
-        done.append(task.name)
-
-    queues: list[JobQueue[Any]] = [invoices, tasks]
-    run_all(inside, queues)
-
-    assert done == ["remind a"]
-    assert inside.scalars(select(Entry.name)).all() == ["a"]
-
-
-def add_invoices_unflushed(session: Session, *names: str) -> None:
-    session.add_all([Invoice(name=name) for name in names])
-
-
-def test_effects_of_a_transactional_handler_that_raises_are_rolled_back(inside: Session) -> None:
-    add_invoices_unflushed(inside, "a")
-    queue = JobQueue(Invoice)
-
-    @queue.handler(transactional=True)
-    def book(own: Session, invoice: Invoice) -> None:
-        own.add(Entry(name=invoice.name))
+    def order(own: Session, task: Task) -> None:
+        own.add(Email(recipient=f"{task.name} customer"))
         own.flush()
-        raise OSError("no route")
+        if task.name == "bad":
+            raise OSError("no route")
 
-    run_all(inside, queue, raising=False)
+    def send(email: Email) -> None:
+        inside.workers.handled.append(email.recipient)
 
-    assert inside.scalars(select(Entry)).all() == []
-    assert inside.scalars(select(Invoice.last_error)).all() == ["OSError: no route"]
+    tasks = inside.workers.queue(Task, order, transactional=True)
+    inside.run_all([tasks, inside.workers.queue(Email, send)], raising=False)
+
+    assert inside.workers.handled == ["first customer"]
+    assert inside.rows()["bad"] == ("unclaimed", 1, "OSError: no route")
 
 
-def test_a_queue_without_a_handler_is_refused(inside: Session) -> None:
-    with pytest.raises(ArgumentError, match="has no handler"):
-        run_all(inside, JobQueue(Email))
-
-
-def test_an_awaited_handler_is_refused(inside: Session) -> None:
+def test_a_queue_without_a_handler_or_with_an_awaited_one_is_refused(session: Session) -> None:
     queue = JobQueue(Email)
+
+    with pytest.raises(ArgumentError, match="has no handler"):
+        run_all(session, queue)
 
     @queue.handler
     async def send(email: Email) -> None: ...
 
     with pytest.raises(ArgumentError, match="has to be awaited"):
-        run_all(inside, queue)
+        run_all(session, queue)

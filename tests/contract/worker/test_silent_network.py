@@ -132,7 +132,9 @@ queue.handler()(print)
 Worker(engine, queue, deadline=timedelta(milliseconds=200)).run()
 """
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50
+    )
     assert done.returncode == 70
     assert "has not returned" in done.stderr
     assert time.monotonic() - began < 45

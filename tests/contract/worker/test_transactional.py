@@ -231,28 +231,6 @@ def test_effects_are_committed_with_the_finish_of_a_job_or_not_at_all(
     assert ending.error in str(error)
 
 
-@ANYWHERE
-def test_an_attempt_without_effects_is_followed_by_another(workers: Workers) -> None:
-    workers.add("a", "b", entity=Invoice)
-    told: list[str] = []
-
-    def handle(session: Session, invoice: Invoice) -> Retry | None:
-        book(session, invoice)
-        invoice.total = 7
-        session.flush()
-        assert invoice.name not in entries(workers.plain)
-        workers.note(invoice)
-        return Retry(SOON) if workers.handled == ["a"] else None
-
-    drain(workers, handle, limit=2, on_outcome=lambda job, outcome: told.append(job.name))
-
-    assert workers.handled == told == ["a", "b", "a"]
-    assert entries(workers.plain) == ["a", "b"]
-    assert set(states(workers).values()) == {"done"}
-    with Session(workers.plain) as session:
-        assert session.scalars(select(Invoice.total)).all() == [7, 7]
-
-
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_job_costs_one_transaction_more(workers: Workers, delete: bool) -> None:
     workers.add("a", entity=Invoice)
@@ -384,12 +362,6 @@ def test_a_worker_that_stops_while_its_server_is_away_releases_the_job(workers: 
 # Locks and renewals
 
 
-def dates(workers: Workers) -> dict[str, Any]:
-    with workers.plain.connect() as connection:
-        found = connection.execute(select(Invoice.name, Invoice.owner_date))
-        return {row.name: row.owner_date for row in found}
-
-
 #: MariaDB refuses a REPEATABLE READ that would read what others have changed, unless told not to.
 LEVELS = [
     *(
@@ -420,10 +392,10 @@ def test_a_handler_of_three_leases_finishes_beside_a_renewed_neighbour(
     def handle(session: Session, invoice: Invoice) -> None:
         invoice.total = 1
         session.flush()
-        began, before = time.monotonic(), dates(threads)
+        began, before = time.monotonic(), threads.dates(Invoice)
         if invoice.name == "a":
-            until(lambda: dates(threads)["b"] > before["b"] + lease)
-            assert dates(threads)["a"] == before["a"]
+            until(lambda: threads.dates(Invoice)["b"] > before["b"] + lease)
+            assert threads.dates(Invoice)["a"] == before["a"]
         until(lambda: time.monotonic() > began + 3 * lease.total_seconds())
         with Session(own) as other:
             assert not reap(other, Invoice, lease=lease)
@@ -476,11 +448,7 @@ def test_the_handlers_session_is_of_the_applications_kind(workers: Workers) -> N
     workers.add("a", entity=Invoice)
     kinds: list[type[Session]] = []
 
-    drain(
-        workers,
-        lambda session, invoice: kinds.append(type(session)),
-        bind=workers.sessions(Own),
-    )
+    drain(workers, lambda own, invoice: kinds.append(type(own)), bind=workers.sessions(Own))
 
     assert issubclass(kinds[0], Own)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import fence_of, prune
-from sa_jobqueue.model.mapping import mapping_of
-from sa_jobqueue.wakeups import woken_by_verbs
 from sa_jobqueue.workflow import InvalidTransition, NotWaiting
+from tests.contract.worker.faults import heard
 from tests.contract.workflow.support import statuses, step_of
 from tests.videos import S, Video, add_videos, videos
 
@@ -54,22 +52,6 @@ def test_a_signal_takes_any_way_to_name_a_job(
     assert statuses(session) == {"a": "rendered"}
 
 
-def test_a_signal_wakes_the_workers_of_the_next_step_and_a_final_one_nobody(
-    session: Session,
-) -> None:
-    first, second = at_farm(session, "a"), at_farm(session, "b")
-    rings: list[str] = []
-
-    with woken_by_verbs([mapping_of(Video)], lambda: rings.append("rang")):
-        videos().signal(session, first, S.REJECTED)
-        session.commit()
-        assert rings == []
-        videos().signal(session, second, S.RENDERED)
-        session.commit()
-
-    assert rings == ["rang"]
-
-
 def test_a_signal_to_a_final_status_notes_when(session: Session) -> None:
     video = at_farm(session)
 
@@ -94,10 +76,10 @@ def test_one_of_two_simultaneous_signals_is_reported_as_not_waiting(
             caught.append(error)
         other.rollback()
 
-    other = new_session()
+    begun, other = threading.Event(), new_session()
     workflow.signal(session, video, S.RENDERED)
     thread = threading.Thread(target=signal_too, args=[other])
-    with statement_begun(engine) as begun:
+    with heard(engine, "before_cursor_execute", lambda *_: begun.set()):
         thread.start()
         assert begun.wait(10)  # the signal has begun, and waits for our row or for our database
     session.commit()
@@ -105,21 +87,6 @@ def test_one_of_two_simultaneous_signals_is_reported_as_not_waiting(
 
     assert [error.status for error in caught] == ["rendered"]
     assert statuses(session) == {"a": "rendered"}
-
-
-@contextmanager
-def statement_begun(engine: Engine) -> Iterator[threading.Event]:
-    """Give an event that is set when a statement begins."""
-    begun = threading.Event()
-
-    def begin(*_: object) -> None:
-        begun.set()
-
-    event.listen(engine, "before_cursor_execute", begin)
-    try:
-        yield begun
-    finally:
-        event.remove(engine, "before_cursor_execute", begin)
 
 
 @pytest.mark.parametrize("status", [S.UPLOADED, S.SENDING, S.PUBLISHED])

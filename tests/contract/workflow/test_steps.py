@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.workflow import Transition, Workflow
-from tests.contract.workflow.support import logged, statuses, step_of, work
+from tests.contract.workflow.support import logged, statuses, work
 from tests.videos import S, Video, add_videos, videos
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
-
-SOON = timedelta(milliseconds=20)
 
 
 def test_a_job_goes_through_every_step_to_its_end(engine: Engine, session: Session) -> None:
@@ -53,22 +49,6 @@ def test_an_undeclared_transition_fails_its_job_and_names_the_declared_ones(
     assert video.last_error == (
         "InvalidTransition: from 'checking' a job goes to 'checked', 'rejected', not to "
         f"{str(outcome)!r}"
-    )
-
-
-def test_a_job_that_waits_for_its_next_step_belongs_to_nobody(session: Session) -> None:
-    check = step_of(videos(), "check")
-    (video,) = add_videos(session, "a")
-    check.queue.complete(session, check.queue.claim(session, owner="w"))
-    assert (video.status, video.owner, video.owner_date, video.attempts) == (
-        ("checked", None, None, 0)
-    )
-
-    session.commit()
-    session.refresh(video)
-
-    assert (video.status, video.owner, video.owner_date, video.attempts) == (
-        ("checked", None, None, 0)
     )
 
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    cancel,
-    count_by_status,
-    reprioritize,
-    retry,
-)
+from sa_jobqueue import count_by_status, retry
 from sa_jobqueue.doctor import examine
 from sa_jobqueue.worker import Done, Worker
-from sa_jobqueue.worker.lanes import FAIR_EVERY
 from sa_jobqueue.workflow import InvalidTransition
 from tests.contract.workflow.support import logged, statuses, step_of, work
 from tests.videos import S, Video, add_videos, videos
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
-SOON = timedelta(milliseconds=20)
-FORCE = timedelta(0)
+#: In every fourth turn a worker begins with the queue that it has passed over for longest.
+FAIR_EVERY = 4
 
 
 # -- one worker, several steps ----------------------------------------------
@@ -109,30 +101,15 @@ def test_jobs_are_counted_by_the_statuses_of_all_steps(session: Session) -> None
     assert counts == {**there, **empty, **unused}
 
 
-def test_unclaimed_jobs_of_every_step_are_reprioritized_and_cancelled(session: Session) -> None:
-    jobs = [add_videos(session, status, status=status)[0] for status in S]
-
-    changed = reprioritize(session, jobs, -5)
-    gone = cancel(session, jobs)
-
-    waiting = ["uploaded", "checked", "rendered"]
-    assert [job.title for job in changed] == [job.title for job in gone] == waiting
-    assert {job.title for job in videos().cancel(session, jobs)} == {"at farm"}
-
-
-def test_retry_starts_ended_jobs_anew_or_at_a_step(session: Session) -> None:
+def test_a_retry_leads_to_a_ready_status_of_a_step(session: Session) -> None:
     workflow = videos()
-    jobs = [add_videos(session, status, status=status)[0] for status in (*S, "failed")]
+    (video,) = add_videos(session, "a", status="failed")
 
-    again = workflow.retry(session, jobs, S.RENDERED)
-
-    assert {job.title for job in again} == {"published", "rejected", "failed"}
-    assert {job.status for job in again} == {"rendered"}
-    (first,) = add_videos(session, "b", status="failed")
-    assert retry(session, first) == [first]
-    assert first.status == "uploaded"
     with pytest.raises(InvalidTransition, match="'uploaded', 'checked', 'rendered', not to"):
-        workflow.retry(session, first, S.AT_FARM)
+        workflow.retry(session, video, S.AT_FARM)
+
+    assert retry(session, video) == [video]
+    assert video.status == "uploaded"
 
 
 def test_the_doctor_finds_the_claims_and_the_reaps_of_every_step_served(

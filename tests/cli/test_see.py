@@ -1,0 +1,185 @@
+"""``status``, ``top``, ``doctor``, and ``sql``, which prints claims without a database."""
+
+from __future__ import annotations
+
+import json
+import signal
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, insert, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Owner
+from sa_jobqueue.control import pause, register_worker
+
+from .conftest import Run, Shell, Start, add, plain
+from .depot import TABLES, Crate
+
+DEPOT, CRATES = "tests.cli.depot", "tests.cli.depot:crates"
+MESSAGES = "tests.cli.shop:Message"
+
+
+@pytest.fixture
+def jobs(engine: Engine, tables: None) -> None:
+    """Two due crates, one failed crate, and a pause."""
+    add(engine, Crate(), Crate(kind="barrel"), Crate(status="failed"))
+    with Session(engine) as session, session.begin():
+        pause(session, Crate)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_status_of_a_module_shows_each_of_its_queues(shell: Shell) -> None:
+    lines = shell("status", DEPOT).stdout.splitlines()
+
+    words = [line.split() for line in lines]
+    assert words[0][:4] == ["queue", "due", "oldest", "next"]
+    assert [line[:2] for line in words[1:4]] == [
+        ["crates", "2"],
+        ["barrels", "1"],
+        ["shelves", "0"],
+    ]
+    assert lines[1].endswith("0 paused ")
+    assert "not indexed" in lines[3]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_status_of_a_queue_counts_its_own_jobs_by_status_and_says_that_it_is_paused(
+    shell: Shell,
+) -> None:
+    crates, barrels, shelves = (
+        plain(shell("status", f"{DEPOT}:{name}").stdout)
+        for name in ("crates", "barrels", "shelves")
+    )
+
+    assert ("unclaimed 2" in crates, "failed 1" in crates) == (True, True)
+    assert ("unclaimed 1" in barrels, "failed 0" in barrels) == (True, True)
+    assert ("crate is paused since" in crates, "paused" in shelves) == (True, False)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_status_as_json_has_numbers_ages_and_workers(shell: Shell) -> None:
+    with Owner(shell.engine, "packer") as owner:
+        with shell.session() as session:
+            register_worker(session, owner.name, [Crate], tables=TABLES)
+        shown = shell("status", CRATES, "tests.cli.depot:shelves", "--json").stdout
+
+    crates, shelves = json.loads(shown)
+    assert (crates["target"], crates["queue"]) == (CRATES, "crate")
+    assert crates["due"] == {"number": 2, "more": False}
+    assert crates["failed"] == {"number": 1, "more": False}
+    assert crates["oldest_seconds"] >= 0
+    assert crates["workers"]["alive"] == 1
+    assert crates["paused"].endswith("+00:00")
+    assert (shelves["failed"], shelves["finished_per_second"]) == (None, None)
+
+
+@pytest.mark.usefixtures("jobs")
+def test_status_fits_into_80_columns_with_all_numbers_whole(shell: Shell) -> None:
+    now = datetime.now(UTC)
+    kinds = [
+        {"status": "unclaimed", "run_at": now - timedelta(days=412, hours=23, minutes=30)},
+        {"status": "claimed", "owner": "w", "owner_date": now},
+        {"status": "failed", "owner_date": now},
+    ]
+    with shell.session() as session:
+        for values in kinds:
+            session.execute(insert(Crate), [values] * 10_001)
+        session.add(Crate(run_at=now + timedelta(hours=23, minutes=59)))
+        with Owner(shell.engine, "packer") as owner:
+            name = owner.name
+        register_worker(session, name, [Crate], tables=TABLES)
+
+    shown = shell("status", "tests.cli.depot:a_queue_with_quite_a_long_name", DEPOT)
+
+    line = shown.stdout.splitlines()[1]
+    assert len(line) <= 80
+    assert line.count("10,000+") == 3
+    for whole in ("412d 23h", "23h 5", "1 dead paused"):
+        assert whole in line
+    assert line.startswith("a_queue")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_top_draws_tables_until_a_signal_and_asks_again_if_the_database_goes_away(
+    start: Start, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    top = start("top", DEPOT, "--url", url, "--every", 0.1)
+
+    def wait_for(said: str) -> str:
+        return next(line for line in top.stdout or () if said in line)
+
+    wait_for("crates")
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE crate RENAME TO elsewhere"))
+    assert "no such table: crate" in wait_for("not read, tried again")
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO crate"))
+    wait_for("crates")
+    top.send_signal(signal.SIGTERM)
+
+    assert top.wait(20) == 0
+
+
+#: Drop the index, or make one that has the finished jobs, too.
+DROP = "DROP INDEX ix_message_claim"
+OTHER = "CREATE INDEX ix_all ON message (status, run_at, id)"
+
+
+@pytest.mark.parametrize(
+    ("statements", "code", "last", "said"),
+    [
+        ((), 0, "all is well", "<JobQueue Message, strategy='auto'> on SQLite 3."),
+        ((DROP,), 1, "1 error, 0 warnings", "error   index     no index serves the claim"),
+        ((DROP,), 1, "1 error, 0 warnings", "fix: CREATE INDEX ix_message_claim ON message (stat"),
+        ((DROP, OTHER), 3, "0 errors, 1 warning", "warning index     ix_all (status, run_at, id)"),
+        (("DROP TABLE message",), 1, "1 error, 0 warnings", "there is no table message"),
+    ],
+)
+def test_the_exit_code_tells_errors_from_warnings_and_each_finding_is_printed(
+    shell: Shell, statements: tuple[str, ...], code: int, last: str, said: str
+) -> None:
+    with shell.engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+    result = shell("doctor", MESSAGES)
+
+    assert result.exit_code == code, result.output
+    assert said in result.stdout
+    assert result.stdout.splitlines()[-1] == last
+
+
+def test_several_queues_are_examined_and_the_worst_is_the_exit_code(shell: Shell) -> None:
+    with shell.engine.begin() as connection:
+        connection.exec_driver_sql("DROP INDEX ix_order_claim")
+
+    result = shell("doctor", "tests.cli.shop:Order", MESSAGES)
+
+    assert result.exit_code == 1
+    assert "all is well" in result.stdout
+    assert "error   index     no index serves the claim" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "dialect", "said"),
+    [
+        ("tests.cli.shop:Message", "postgresql", "FOR NO KEY UPDATE OF message SKIP LOCKED"),
+        ("tests.cli.shop:Message", "mysql", "FOR UPDATE OF message SKIP LOCKED"),
+        ("tests.cli.shop:Message", "mysql", "message.id IN (:sa_jobqueue_keys)"),
+        ("tests.cli.shop:Message", "mariadb", "FOR UPDATE SKIP LOCKED"),
+        ("tests.cli.shop:to_a", "sqlite", "-- :recipient_1 = 'a%'"),
+        ("tests.cli.films:show", "sqlite", "status = 'cut'"),
+        ("tests.cli.films", "sqlite", "SET status='claimed'"),
+    ],
+)
+def test_the_claim_is_printed(run: Run, target: str, dialect: str, said: str) -> None:
+    result = run("sql", target, "--dialect", dialect)
+
+    assert result.exit_code == 0, result.output
+    assert said in result.output
+
+
+def test_sqlite_needs_one_statement_for_a_claim(run: Run) -> None:
+    assert run("sql", "tests.cli.shop:to_a", "--dialect", "sqlite").output.count(";") == 1
