@@ -441,11 +441,13 @@ class Worker(Generic[T]):
         if self.on_outcome is None and self.on_claim is None:
             return
         with no_deadline():
-            for in_hand in result.finished if self.on_outcome is not None else ():
-                self.on_outcome(in_hand.job, in_hand.known_outcome)
-            for _, claim in result.claims if self.on_claim is not None else ():
-                if claim or claim.lost:
-                    self.on_claim(claim)
+            if self.on_outcome is not None:
+                for in_hand in result.finished:
+                    self.on_outcome(in_hand.job, in_hand.known_outcome)
+            if self.on_claim is not None:
+                for _, claim in result.claims:
+                    if claim or claim.lost:
+                        self.on_claim(claim)
 
     def _delay_of(self, in_hand: InHand[T]) -> timedelta | None:
         """Return the delay of a failed job; None: the model counts no attempts."""
