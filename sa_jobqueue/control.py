@@ -78,6 +78,7 @@ QUEUE_LENGTH = 150
 KEY_LENGTH = 255
 
 HOST_LENGTH = 64
+STUCK_LENGTH = 50
 
 #: How long the row of a killed worker, and a stop request, stay in their tables.
 KEPT = timedelta(days=1)
@@ -124,6 +125,7 @@ def control_tables(
         Column("since", timestamp_type(), nullable=False),
         Column("seen_at", timestamp_type(), nullable=False),
         Column("jobs", Integer, nullable=False),
+        Column("stuck", String(STUCK_LENGTH)),
         schema=schema,
     )
     pauses = Table(
@@ -376,7 +378,9 @@ class WorkerInfo:
         since: when it was registered, by the database's clock.
         seen_at: when it last wrote its row.
         jobs: how many jobs it had in hand then.
-        state: ALIVE or DEAD by its lock; UNKNOWN if the server cannot tell.
+        stuck: the call to its database that neither returns nor can be ended; None: there is none.
+        state: ALIVE or DEAD by its lock; UNKNOWN if the server cannot tell; STUCK if it is not
+            dead, and stuck.
     """
 
     name: str
@@ -386,6 +390,7 @@ class WorkerInfo:
     since: datetime
     seen_at: datetime
     jobs: int
+    stuck: str | None
     state: OwnerState
 
 
@@ -410,11 +415,15 @@ def workers(session: AnySession, *, tables: ControlTables | None = None) -> list
                 "queues": tuple(json.loads(row.queues)),
                 "since": as_utc(row.since),
                 "seen_at": as_utc(row.seen_at),
-                "state": states[row.name],
+                "state": _state(states[row.name], row.stuck),
             }
         )
         for row in rows
     ]
+
+
+def _state(of_lock: OwnerState, stuck: str | None) -> OwnerState:
+    return of_lock if stuck is None or of_lock is OwnerState.DEAD else OwnerState.STUCK
 
 
 @names_missing_tables
@@ -424,6 +433,7 @@ def register_worker(
     queues: Iterable[Any],
     *,
     jobs: int = 0,
+    stuck: str | None = None,
     tables: ControlTables | None = None,
 ) -> None:
     """Write the row of this process's worker, again while it works; delete rows that are a day old.
@@ -432,6 +442,7 @@ def register_worker(
         name: the owner of its claims.
         queues: as for :func:`sa_jobqueue.control.pause`.
         jobs: how many jobs it has in hand.
+        stuck: the call to its database that neither returns nor can be ended.
         tables: by default those in the metadata of the first queue's table.
 
     Raises:
@@ -441,7 +452,7 @@ def register_worker(
     queues, session = list(queues), session_of(session)
     table = (found := tables_for(tables, mapping_of_queue(queues[0]) if queues else None)).workers
     names = json.dumps([queue_name(queue) for queue in queues])
-    row = {"queues": names, "jobs": jobs, "seen_at": utc_now()}
+    row = {"queues": names, "jobs": jobs, "stuck": stuck, "seen_at": utc_now()}
     written: Any = session.execute(table.update().where(*_is_ours(found, name)).values(row))
     if not written.rowcount:
         _forget(session, found)

@@ -155,6 +155,8 @@ def _workers_text(seen: QueueStats) -> str:
     dead = sum(worker.state is OwnerState.DEAD for worker in seen.workers)
     words = [f"{len(seen.workers) - dead}"]
     words += [f"[red]{dead} dead[/]"] if dead else []
+    stuck = sum(worker.state is OwnerState.STUCK for worker in seen.workers)
+    words += [f"[red]{stuck} stuck[/]"] if stuck else []
     words += ["[yellow]paused[/]"] if seen.paused else []
     return " ".join(words)
 

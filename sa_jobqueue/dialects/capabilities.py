@@ -547,9 +547,11 @@ class OwnerState(StrEnum):
     """What is known about whether an owner is alive.
 
     Only ``DEAD`` is a reason to reap its claims at once. With ``UNKNOWN`` the lease decides.
+    ``STUCK`` is what a worker tells of itself: its lock alone would call it alive.
     """
 
     ALIVE = "alive"
+    STUCK = "stuck"
     DEAD = "dead"
     UNKNOWN = "unknown"
 

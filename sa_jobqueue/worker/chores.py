@@ -54,6 +54,7 @@ def chores_beside(
     hands: Hands[Any],
     transactions: Transactions,
     owner_name: OwnerName,
+    stuck: Callable[[], str | None],
     wake: Callable[[], None],
 ) -> Iterator[list[Chore]]:
     """Give a run the chores of the tables in the metadata of its queues.
@@ -72,6 +73,7 @@ def chores_beside(
                 hands=hands,
                 transactions=transactions,
                 owner_name=owner_name,
+                stuck=stuck,
             )
             chores.append(stack.enter_context(control))
         for schedules, of_lanes in _lanes_beside(lanes, SCHEDULES):

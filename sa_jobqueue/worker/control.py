@@ -49,6 +49,7 @@ class Control(Generic[T]):
 
     Args:
         tables: those beside the queues of `lanes`.
+        stuck: returns what a call does that its deadline could not end; None: there is no such.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class Control(Generic[T]):
         hands: Hands[T],
         transactions: Transactions,
         owner_name: OwnerName,
+        stuck: Callable[[], str | None],
     ) -> None:
+        self._stuck = stuck
         self._tables = tables
         self._lanes = lanes
         self._queues = [lane.queue for lane in lanes]
@@ -71,7 +74,7 @@ class Control(Generic[T]):
         self._next_look = self._next_row = 0.0
         self._paused: frozenset[str] = frozenset()  # as it was last logged
         self._name: str | None = None  # as it stands in the row
-        self._jobs = 0  # likewise
+        self._told: tuple[int, str | None] = (0, None)  # jobs and stuck, likewise
         self._told_at = 0.0
 
     def __enter__(self) -> Control[T]:
@@ -143,19 +146,21 @@ class Control(Generic[T]):
 
     def _tell(self) -> None:
         """Write the row, if there is something new to tell, or it was not written for long."""
-        name, jobs = self._owner_name.current, self._jobs_in_hand  # may take a new lock
+        name, news = self._owner_name.current, (self._jobs_in_hand, self._stuck())
         age = time.monotonic() - self._told_at
-        if (name, jobs) != (self._name, self._jobs) or age >= TELL_AT_LEAST.total_seconds():
-            self._write_row(name, jobs)
+        if (name, news) != (self._name, self._told) or age >= TELL_AT_LEAST.total_seconds():
+            self._write_row(name, *news)
 
-    def _write_row(self, name: str, jobs: int) -> None:
+    def _write_row(self, name: str, jobs: int, stuck: str | None) -> None:
         def write(session: Session) -> None:
             if self._name not in (None, name):  # our Owner has lost its lock, and has a new name
                 unregister_worker(session, str(self._name), tables=self._tables)
-            register_worker(session, name, self._queues, jobs=jobs, tables=self._tables)
+            register_worker(
+                session, name, self._queues, jobs=jobs, stuck=stuck, tables=self._tables
+            )
 
         self._run(write)
-        self._name, self._jobs, self._told_at = name, jobs, time.monotonic()
+        self._name, self._told, self._told_at = name, (jobs, stuck), time.monotonic()
 
     def _remove_row(self) -> None:
         name = str(self._name)

@@ -432,6 +432,7 @@ class Worker(Generic[T]):
             hands=hands,
             transactions=self._transactions,
             owner_name=self._owner_name,
+            stuck=lambda: self._deadlines.stuck,
             wake=self.wake,
         )
 
