@@ -151,6 +151,16 @@ class AsyncWorker(Generic[T]):
         """Whether :meth:`stop` was called."""
         return self._worker.stopping
 
+    @property
+    def stuck(self) -> str | None:
+        """Which call to the database neither returns nor can be ended; None: there is none."""
+        return self._worker.stuck
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the worker cannot claim now; None: its last turn has succeeded."""
+        return self._worker.trouble
+
     def stopping_on_signals(self, *signals: Signals) -> AbstractContextManager[None]:
         """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
         return self._worker.stopping_on_signals(*signals)

@@ -24,6 +24,7 @@ from .command import Commands
 from .control import pause, resume, schedules, workers
 from .demo import demo
 from .examine import doctor, sql
+from .health import health
 from .load import load
 from .see import failed, status, top
 from .serve import metrics, web
@@ -35,7 +36,7 @@ cli = click.version_option(__version__, package_name="sa_jobqueue")(
     Commands(
         {
             "Work": [work],
-            "See": [status, top, failed, workers, web],
+            "See": [status, top, failed, workers, health, web],
             "Change": [retry, cancel, release, reprioritize, request_stop, pause, resume],
             "More": [doctor, sql, prune, reap, schedules, load, metrics, demo],
         },

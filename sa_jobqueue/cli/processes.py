@@ -61,12 +61,24 @@ class OwnProcess:
         if pipe is not None:
             threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
 
-    def begin_work(self, stop: Callable[[], object]) -> None:
-        """Tell the supervisor that the worker runs; from now on `stop` is how it ends."""
+    def begin_work(self, stop: Callable[[], object], trouble: Callable[[], str | None]) -> None:
+        """Tell the supervisor that the worker runs; from now on `stop` is how it ends.
+
+        Args:
+            trouble: tells why the worker cannot claim; the supervisor hears of each change.
+        """
         self._stop = stop
         if self.pipe is not None:
-            with suppress(OSError):  # it is gone: the thread notices that, too
-                self.pipe.send("works")
+            threading.Thread(target=self._tell, args=(self.pipe, trouble), daemon=True).start()
+
+    def _tell(self, pipe: Connection, trouble: Callable[[], str | None]) -> None:
+        told: object = self
+        with suppress(OSError):  # the supervisor is gone: the other thread notices that, too
+            while True:
+                if (now := trouble()) != told:
+                    pipe.send(now)
+                    told = now
+                time.sleep(1)
 
     def _listen(self, pipe: Connection) -> None:
         with suppress(EOFError, OSError):
@@ -115,6 +127,7 @@ class Post:
         began: when its child was started, by time.monotonic().
         start_at: when its next child is to be started.
         short_lives: how many of its children in a row have died at once, or could not be started.
+        trouble: why its child cannot claim, as it was last told; None: it claims.
     """
 
     number: int
@@ -123,9 +136,11 @@ class Post:
     began: float = 0.0
     start_at: float = 0.0
     short_lives: int = 0
+    trouble: str | None = "a worker has not begun"
 
     def start(self) -> None:
         """Start a child, which has our sys.argv."""
+        self.trouble = "a worker has not begun"
         context = multiprocessing.get_context("spawn")
         self.pipe, pipe_of_child = context.Pipe()
         process = context.Process(target=run_child, args=(pipe_of_child,))
@@ -135,9 +150,11 @@ class Post:
         self.process = process
 
     def works(self) -> bool:
-        """Tell whether the child has said that its worker runs."""
+        """Hear what the child tells; tell whether it has said that its worker runs."""
         with suppress(EOFError, OSError):  # it has ended
-            return self.pipe is not None and self.pipe.poll() and bool(self.pipe.recv())
+            if self.pipe is not None and self.pipe.poll():
+                self.trouble = self.pipe.recv()
+                return True
         return False
 
     def pause_after(self, life: float) -> float:
@@ -165,6 +182,13 @@ class Supervisor:
         self._asked = THREADS.flag()
         self._kill_at = math.inf
         self._exit_code = 0
+
+    @property
+    def trouble(self) -> str | None:
+        """Why a child cannot claim; None: all of them claim."""
+        if self._ending:
+            return "the workers are to stop"
+        return next((post.trouble for post in tuple(self._posts) if post.trouble), None)
 
     def run(self) -> int:
         """Supervise until all children have ended; return the exit code.
@@ -233,7 +257,8 @@ class Supervisor:
                 f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
             )
             wait = f" in {pause:g} s" if pause else ""
-            log.warning("%s has ended with %s, and is replaced%s", name, how, wait)
+            write = log.warning if code else log.info
+            write("%s has ended with %s, and is replaced%s", name, how, wait)
             return
         self._posts.remove(post)
 

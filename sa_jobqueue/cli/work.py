@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -14,10 +15,11 @@ from sqlalchemy.util import await_only
 
 from ..process import SIGNALS, first_signal_stops, function_name
 from ..queue import JobQueue
-from ..worker import GRACE, LONGEST_POLL, Lane, Worker
+from ..worker import DEADLINE, GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from .command import database_options, flag, number, seconds, targets_argument, text
 from .database import Database, driver_errors, require_tables
+from .health import answer_probes
 from .logs import log_options, set_up_logging
 from .processes import OwnProcess, Supervisor
 from .targets import load_lanes, load_target
@@ -42,6 +44,16 @@ ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
     default=GRACE.total_seconds(),
 )
 @seconds("--max-runtime", "Then claims are not renewed, and are reaped.  [default: no limit]")
+@seconds(
+    "--deadline",
+    "The longest time of a call to the database; then it is tried on a new connection.",
+    default=DEADLINE.total_seconds(),
+)
+@number("--health-port", "Answer GET /live and GET /ready on this port.", most=65_535)
+@number("--max-jobs", "End the process after N jobs; --processes replaces it.")
+@number("--max-memory", "End the process when it has used N MB; --processes replaces it.")
+@text("--setup", "Called once in each process, before its work.", "MODULE:FUNCTION")
+@text("--on-outcome", "Called with each finished job and its outcome.", "MODULE:FUNCTION")
 @database_options
 @log_options
 @click.pass_context
@@ -54,6 +66,11 @@ def work(
     database: Database,
     log_level: str | None,
     log_json: bool,
+    health_port: int | None,
+    max_jobs: int | None,
+    max_memory: int | None,
+    setup: str | None,
+    on_outcome: str | None,
     **options: Any,
 ) -> None:
     """Run a worker: claim jobs and call their handlers.
@@ -70,14 +87,23 @@ def work(
     if processes is not None and not supervised:
         set_up_logging(log_level, as_json=log_json)
         drain, grace = options["drain"], options["grace"]
-        context.exit(Supervisor(processes, drain=drain, grace=grace).run())
+        supervisor = Supervisor(processes, drain=drain, grace=grace)
+        if health_port is not None:  # a stuck child ends itself, and is replaced
+            answer_probes(health_port, live=lambda: None, ready=lambda: supervisor.trouble)
+        context.exit(supervisor.run())
     lanes, unhandled = _load_lanes(targets, handler)
     set_up_logging(log_level, as_json=log_json)
     if unhandled:
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
+    if setup is not None:
+        load_target(setup)()
+    most = Most(max_jobs, max_memory, None if on_outcome is None else load_target(on_outcome))
+    if most.is_needed:
+        options["on_outcome"] = most.note
+    port = None if supervised else health_port
 
     def run(source: Any, engine: Engine) -> bool:
-        return _run_worker(source, engine, lanes, own, options)
+        return _run_worker(source, engine, lanes, own, most, port, options)
 
     try:
         stopped = database.open(run, awaits=any(lane.is_async for lane in lanes.values()))
@@ -85,6 +111,43 @@ def work(
         log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
         context.exit(error.code if isinstance(error.code, int) and error.code else 1)
     log.info("the worker was stopped" if stopped else "no job is due, and no retry waits")
+
+
+class Most:
+    """Stops a worker that has done so many jobs, or has used so much memory.
+
+    Args:
+        on_outcome: the user's own function, also called with each job and its outcome.
+    """
+
+    stop: Callable[[], None]
+
+    def __init__(
+        self, jobs: int | None, megabytes: int | None, on_outcome: Callable[[Any, Any], Any] | None
+    ) -> None:
+        self._jobs, self._megabytes, self._on_outcome = jobs, megabytes, on_outcome
+        self._done = 0
+        self.is_needed = any(it is not None for it in (jobs, megabytes, on_outcome))
+
+    def note(self, job: Any, outcome: Any) -> Any:
+        """Count a job that was finished; stop the worker if it was the last one."""
+        self._done += 1
+        if self._done == self._jobs:
+            log.info("the worker has done %d jobs, and ends", self._done)
+            self.stop()
+        elif self._megabytes is not None and memory_used() > self._megabytes:
+            log.info("the worker has used more than %d MB, and ends", self._megabytes)
+            self._megabytes = None
+            self.stop()
+        return None if self._on_outcome is None else self._on_outcome(job, outcome)
+
+
+def memory_used() -> float:
+    """Return the most memory that this process has used, in MB."""
+    from resource import RUSAGE_SELF, getrusage  # not on Windows
+
+    used = getrusage(RUSAGE_SELF).ru_maxrss
+    return used / (1_000_000 if sys.platform == "darwin" else 1_000)
 
 
 def _load_lanes(
@@ -119,6 +182,8 @@ def _run_worker(
     engine: Engine,
     lanes: dict[str, Lane[Any]],
     own: OwnProcess | None,
+    most: Most,
+    health_port: int | None,
     options: dict[str, Any],
 ) -> bool:
     """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
@@ -142,6 +207,10 @@ def _run_worker(
         stopped.append(time.monotonic())
         worker.stop()
 
+    most.stop = stop
+    if health_port is not None:
+        answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
+
     def check(connection: Connection) -> None:
         require_tables(connection, {lane.mapping.table for lane in lanes.values()})
 
@@ -157,7 +226,7 @@ def _run_worker(
         if is_ready:
             log.info("a worker begins: %s", ", ".join(lanes))
             if own is not None:
-                own.begin_work(stop)
+                own.begin_work(stop, lambda: worker.trouble)
             exit_code = 1
             try:
                 done(worker.run())

@@ -43,11 +43,12 @@ from .attempts import JobContext, job_context
 from .chores import REAP_EVERY
 from .hands import LONGEST_POLL, SHORTEST_POLL
 from .lanes import Cancel, Done, Failed, Lane, Outcome, Release, Retry, lane_of
-from .loop import GRACE, Worker, WorkerOptions
+from .loop import DEADLINE, GRACE, Worker, WorkerOptions
 from .owner import default_owner
 from .transactions import PATIENCE
 
 __all__ = [
+    "DEADLINE",
     "GRACE",
     "LONGEST_POLL",
     "PATIENCE",

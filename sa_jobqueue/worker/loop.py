@@ -175,7 +175,7 @@ class Worker(Generic[T]):
         self._stopping = self._runtime.flag()
         self._hands: Hands[T] | None = None
         self._turns: Turns[T]
-        self._deadlines: Deadlines
+        self._deadlines: Deadlines | None = None
         self._is_seen = True
         self._may_keep = False
         self._kept: KeptConnection | None = None
@@ -212,14 +212,14 @@ class Worker(Generic[T]):
                 no Exception, such as KeyboardInterrupt. Its job is then failed, the handled jobs
                 are finished, and all other jobs are released.
         """
-        self._deadlines = Deadlines(self.engine, self.deadline, self._end_process)
+        self._deadlines = deadlines = Deadlines(self.engine, self.deadline, self._end_process)
         with (
             self._only_run(),
-            self._deadlines,
+            deadlines,
             suppress(Stopped),
             self._owner_name.for_the_run(),
         ):
-            self._transactions.patiently(self._check_connections)
+            self._transactions.patiently(lambda: self._check_connections(deadlines))
             self._hands = Hands[T](
                 self._runtime,
                 self._stopping,
@@ -287,6 +287,16 @@ class Worker(Generic[T]):
         """Whether :meth:`stop` was called."""
         return self._stopping.is_set()
 
+    @property
+    def stuck(self) -> str | None:
+        """Which call to the database neither returns nor can be ended; None: there is none."""
+        return None if self._deadlines is None else self._deadlines.stuck
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the worker cannot claim now; None: its last turn has succeeded."""
+        return "the worker is to stop" if self.stopping else self._transactions.trouble
+
     def stopping_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[None]:
         """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
         chosen = signals or (signal.SIGTERM, signal.SIGINT)
@@ -316,11 +326,11 @@ class Worker(Generic[T]):
     def _calls_of(self, engine: Engine, open_session: Callable[[], Session] | None) -> Calls:
         return Calls(engine, open_session)
 
-    def _check_connections(self) -> None:
+    def _check_connections(self, deadlines: Deadlines) -> None:
         with connected(self.engine) as connection:
             database = database_of(connection)
             self._is_seen = database.seen_by_others(connection)
-            self._deadlines.never_below(database.lock_timeout(connection))
+            deadlines.never_below(database.lock_timeout(connection))
             # On an AUTOCOMMIT engine each turn sets the level of its transaction.
             self._may_keep = (
                 not database.in_autocommit(connection)
@@ -432,7 +442,7 @@ class Worker(Generic[T]):
             hands=hands,
             transactions=self._transactions,
             owner_name=self._owner_name,
-            stuck=lambda: self._deadlines.stuck,
+            stuck=lambda: self.stuck,
             wake=self.wake,
         )
 

@@ -83,6 +83,8 @@ class Transactions:
         self._runtime = runtime
         self._stopping = stopping
         self._succeeded_once = False
+        #: Why the worker cannot claim now; None: its last turn has succeeded.
+        self.trouble: str | None = "the worker has not begun"
 
     def may_keep(self, connection: Connection) -> bool:
         """Tell whether its sessions would use this connection of the engine, if it were kept."""
@@ -131,7 +133,7 @@ class Transactions:
             )
 
         result = self.patiently(once, patience)
-        self._succeeded_once = True
+        self._succeeded_once, self.trouble = True, None
         return result
 
     def run_in(
@@ -197,6 +199,7 @@ class Transactions:
                     pauses = Pauses(wait, PATIENCE if patience is None else patience, began)
                 if pauses.are_over or not self.is_temporary(error):
                     raise
+                self.trouble = f"database away: {cause_of(error)}"
                 lacking = is_shortage(error) or isinstance(error, PoolTimeout)
                 grave = lacking or not self._succeeded_once
                 write = log.warning if grave and not warned else log.info
