@@ -56,6 +56,27 @@ def test_pause_and_resume_say_whom_they_concern_and_ask(shell: Shell) -> None:
     assert (kept.exit_code, pauses(shell.engine)) == (1, ["crate"])
 
 
+def test_health_tells_whether_a_worker_of_this_host_is_at_work(shell: Shell) -> None:
+    nobody = shell("health", CRATES)
+    with Owner(shell.engine, "mailer") as owner, Session(shell.engine) as session:
+        register_worker(session, owner.name, [Crate], tables=TABLES)
+        session.commit()
+        alive = shell("health", CRATES)
+        old = shell("health", CRATES, "--within", "0.001")
+        register_worker(session, owner.name, [Crate], stuck="a COMMIT", tables=TABLES)
+        session.commit()
+        stuck, listed = shell("health", CRATES), shell("workers", CRATES, "--json")
+    dead = shell("health", CRATES)
+
+    assert (alive.exit_code, alive.stdout[:13]) == (0, "ok: 1 workers")
+    assert [each.exit_code for each in (nobody, old, stuck, dead)] == [1, 1, 1, 1]
+    assert "is at work: 0 listed" in nobody.stderr
+    assert "1 listed, 0 seen within" in old.stderr
+    assert "one is stuck in a COMMIT" in stuck.stderr
+    (worker,) = json.loads(listed.stdout)["workers"]
+    assert (worker["state"], worker["stuck"]) == ("stuck", "a COMMIT")
+
+
 def test_workers_shows_who_is_alive_and_what_is_paused(shell: Shell) -> None:
     with Owner(shell.engine, "mailer") as owner:
         with shell.session() as session:

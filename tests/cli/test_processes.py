@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import pytest
 from sqlalchemy import URL, Engine
@@ -102,6 +104,40 @@ def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
     (ended,) = listener.wait_for("it is ended, although threads still run: ")
     assert "asyncio_0" in ended["message"]
     assert read(bakery, Loaf.status) == ["unclaimed"]
+
+
+def answer(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as found:
+            return found.status, found.read().decode()
+    except HTTPError as refused:
+        return refused.code, refused.read().decode()
+    except URLError:  # nobody listens yet
+        return 0, ""
+
+
+@pytest.mark.parametrize("processes", [(), TWO], ids=["alone", "two"])
+def test_probes_are_answered_and_a_process_ends_after_so_many_jobs(
+    bakery: Engine, hear: Hear, processes: tuple[object, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    own = ("--setup", "tests.cli.bakery:light_the_fire", "--on-outcome", "tests.cli.bakery:tell")
+    process, listener = hear("--health-port", port, "--max-jobs", 2, *own, *processes)
+    listener.wait_for("the fire burns")
+    until(lambda: answer(port, "/ready") == (200, "ok\n"), PATIENCE)
+    assert answer(port, "/live") == (200, "ok\n")
+    assert answer(port, "/")[0] == 404
+
+    add_loaves(bakery, None, None, None, None, None)
+
+    listener.wait_for("is sold", times=2)
+    listener.wait_for("has done 2 jobs, and ends")
+    if processes:
+        until(lambda: set(read(bakery, Loaf.status)) == {"done"}, PATIENCE)
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert sorted(set(read(bakery, Loaf.attempts))) in ([0, 1], [1])  # none was lost, or counted
 
 
 @pytest.mark.usefixtures("bakery")

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from sa_jobqueue import ArgumentError
 from sa_jobqueue.asyncio import AsyncJobQueue
-from sa_jobqueue.worker import Cancel, Done, Failed, Retry, job_context
+from sa_jobqueue.worker import Cancel, Done, Failed, Release, Retry, job_context
 from tests.contract.worker.driver import SOON, Row, Workers
 from tests.contract.worker.faults import Picky, heard
 from tests.models import Account, Email, Letter, Message, Render, Task, add_emails
@@ -126,6 +126,10 @@ CASES = {
     "delay too long": Case(
         returns(Retry(timedelta(days=4000))), ("failed", 2, "from zero to ten years"), FAILED
     ),
+    "Release until it has no time zone": Case(
+        returns(Release(datetime(2030, 1, 1))), ("failed", 2, "with a time zone"), FAILED
+    ),
+    "Release until 5": Case(returns(Release(5)), ("failed", 2, "takes a datetime"), FAILED),  # type: ignore[arg-type]
     "reason of 7": Case(returns(Cancel(7)), ("failed", 2, "a reason is a str"), FAILED),  # type: ignore[arg-type]
     "values of the worker's": Case(
         returns(Done({Task.status: "x"})), ("failed", 2, "complete() writes Task.status"), FAILED
@@ -204,6 +208,41 @@ def test_a_job_ends_as_its_handler_says_and_costs_no_other(
         [] if status == "claimed" else [has_failed] * attempts
     )
     assert records[-1]["status"] == (None if status == "claimed" else status)
+
+
+def test_a_handler_gives_its_job_back_and_no_attempt_is_counted(
+    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue.worker")
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    workers.add("at once", max_attempts=1)
+    workers.add("tomorrow")
+
+    def give_back_once(task: Task) -> Release | None:
+        workers.note(task)
+        until = tomorrow if task.name == "tomorrow" else None
+        return None if workers.handled.count(task.name) > 1 else Release(until, reason="closed")
+
+    workers.drain(Task, give_back_once)
+
+    assert workers.handled.count("at once") == 2
+    assert workers.rows() == {"at once": ("done", 1, None), "tomorrow": ("unclaimed", 0, None)}
+    (run_at,) = session.scalars(select(Task.run_at).where(Task.name == "tomorrow"))
+    assert abs(run_at.replace(tzinfo=UTC) - tomorrow) < timedelta(seconds=1)
+    assert "is given back, attempt 1 of 1" in caplog.text
+    assert ": closed" in caplog.text
+
+
+@ANYWHERE
+def test_a_class_without_attempts_gives_its_jobs_back_too(
+    workers: Workers, session: Session
+) -> None:
+    add_emails(session, "a")
+    outcomes = iter([Release(), None])
+
+    workers.drain(Email, lambda email: next(outcomes))
+
+    assert session.scalars(select(Email.status)).all() == ["done"]
 
 
 @ANYWHERE

@@ -39,6 +39,34 @@ def released() -> Iterator[threading.Event]:
 # stop()
 
 
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_a_stop_waits_for_no_locked_row_and_releases_the_others(workers: Workers) -> None:
+    workers.add(*"abcd")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(task: Task) -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    queue = workers.queue(Task, handle)
+    with workers.plain.connect() as stranger:
+        with workers.running(queue, limit=4, grace=SHORT, reap_every=None) as worker:
+            assert begun.wait(20)
+            stranger.execute(select(Task.id).where(Task.name == "c").with_for_update())
+            worker.stop()
+            go_on.set()
+            began = time.monotonic()
+        assert time.monotonic() - began < 8  # tests.support lets statements wait for 10 seconds
+        stranger.rollback()
+
+    assert workers.statuses() == {
+        "a": "done",
+        "b": "unclaimed",
+        "c": "claimed",
+        "d": "unclaimed",
+    }
+
+
 @ANYWHERE
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("by", ["handler", "thread", "signal"])

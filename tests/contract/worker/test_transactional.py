@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, reap
-from sa_jobqueue.worker import Cancel, Done, Retry
+from sa_jobqueue.worker import Cancel, Done, Release, Retry
 from tests.contract.worker.driver import SOON, Workers
 from tests.contract.worker.faults import LostAnswer, heard
 from tests.contract.worker.ledger import Entry, Invoice, entries
@@ -229,6 +229,20 @@ def test_effects_are_committed_with_the_finish_of_a_job_or_not_at_all(
     ((status, attempts, error),) = workers.rows(Invoice).values()
     assert (status, attempts) == (ending.status, 1)
     assert ending.error in str(error)
+
+
+def test_a_job_that_is_given_back_takes_its_effects_back(workers: Workers) -> None:
+    workers.add("a", entity=Invoice, max_attempts=1)
+    outcomes = iter([Release(), None])
+
+    def handle(session: Session, invoice: Invoice) -> Any:
+        book(session, invoice)
+        return next(outcomes)
+
+    drain(workers, handle)
+
+    assert entries(workers.plain) == ["a"]
+    assert list(workers.rows(Invoice).values()) == [("done", 1, None)]
 
 
 @pytest.mark.parametrize("delete", [False, True])
