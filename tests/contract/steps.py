@@ -51,11 +51,14 @@ def before_statement(session: Session, number: int, step: Callable[[], None]) ->
     seen: list[str] = []
 
     def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
+        if conn.connection.dbapi_connection is not connection:
+            return  # the step's own
         seen.append(statement)
         if len(seen) == number + 1:
             step()
 
-    connection = session.connection()
-    event.listen(connection, "before_cursor_execute", see)
+    connection = session.connection().connection.dbapi_connection
+    engine = session.get_bind()
+    event.listen(engine, "before_cursor_execute", see)
     yield
-    event.remove(connection, "before_cursor_execute", see)
+    event.remove(engine, "before_cursor_execute", see)

@@ -91,6 +91,7 @@ def test_no_step_between_two_statements_gives_a_key_too_many(
         assert 2 <= sum(claimed(session).values()) <= MOST, number
         session.execute(delete(Mail))
         session.commit()
+        session.expunge_all()
         other.expunge_all()
 
 
