@@ -68,6 +68,7 @@ class _Call:
     """A call that is under way.
 
     Attributes:
+        dialect: who calls: a session may use several engines.
         driver: its connection.
         began: by time.monotonic().
         socket: its file number and that file's identity, once the call has taken some time.
@@ -76,6 +77,7 @@ class _Call:
         is_over: the call has returned; the connection is no longer ours.
     """
 
+    dialect: Dialect
     driver: Any
     what: str
     began: float = field(default_factory=time.monotonic)
@@ -102,11 +104,11 @@ class Deadlines:
         give_up: Callable[[str], None] = lambda what: None,
     ) -> None:
         self._engine = engine
-        self._database = database_of_dialect(engine.dialect)
         self._give_up = give_up
         self._calls: set[_Call] = set()
         self._mutex = threading.Lock()
         self._over = threading.Event()
+        self._thread: threading.Thread
         self._token: Token[Deadlines | None] | None = None
         self.longest = longest
         _watch(engine.dialect)
@@ -114,11 +116,15 @@ class Deadlines:
     def __enter__(self) -> Deadlines:
         self._over.clear()
         self._token = _current.set(self)
-        threading.Thread(target=self._watch, name="sa_jobqueue deadlines", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._watch, name="sa_jobqueue deadlines", daemon=True
+        )
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._thread.join(1)
         if self._token is not None:
             _current.reset(self._token)
 
@@ -134,9 +140,9 @@ class Deadlines:
         with self._mutex:
             return next((call.what for call in self._calls if call.began < late), None)
 
-    def call(self, connection: Any, what: str, work: Callable[[], R]) -> R:
+    def call(self, dialect: Dialect, connection: Any, what: str, work: Callable[[], R]) -> R:
         """Call `work`, which uses that connection, and watch it meanwhile."""
-        call = _Call(self._engine.dialect.get_driver_connection(connection), what)
+        call = _Call(dialect, dialect.get_driver_connection(connection), what)
         with self._mutex:
             self._calls.add(call)
         try:
@@ -181,8 +187,9 @@ class Deadlines:
             if call.is_over:
                 return
             call.was_cut = True
-            process = self._database.told_backend(call.driver)
-            if self._database.has_network:
+            database = database_of_dialect(call.dialect)
+            process = database.told_backend(call.driver)
+            if database.has_network:
                 _shut_down(call)
             else:
                 _interrupt(call.driver)
@@ -191,7 +198,7 @@ class Deadlines:
             call.what,
             duration_text(self.longest),
         )
-        if process is not None:
+        if process is not None and call.dialect is self._engine.dialect:
             threading.Thread(target=self._end_session, args=(process,), daemon=True).start()
 
     def _end_session(self, process: int) -> None:
@@ -237,35 +244,35 @@ def _watch(dialect: Dialect) -> None:
     _watched.add(dialect)
     own: Any = dialect
     for name in _OF_CURSOR:
-        setattr(own, name, partial(_call_on_cursor, getattr(own, name)))
+        setattr(own, name, partial(_call_on_cursor, dialect, getattr(own, name)))
     for name in _OF_CONNECTION:
-        setattr(own, name, partial(_call_on_connection, name, getattr(own, name)))
+        setattr(own, name, partial(_call_on_connection, dialect, name, getattr(own, name)))
     own.is_disconnect = partial(_is_disconnect, own.is_disconnect)
     if database_of_dialect(dialect).has_network:
         own.connect = partial(_connect, dialect, own.connect)
 
 
-def _call_on_cursor(work: Callable[..., Any], *arguments: Any) -> Any:
+def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any) -> Any:
     deadlines = _current.get()
     if deadlines is None:
         return work(*arguments)
     context = arguments[-1]  # of the execution
     connection = context.root_connection.connection.dbapi_connection
-    return deadlines.call(connection, "a statement", partial(work, *arguments))
+    return deadlines.call(dialect, connection, "a statement", partial(work, *arguments))
 
 
 _WORDS = {"do_commit": "a COMMIT", "do_rollback": "a ROLLBACK", "do_ping": "a ping of the pool"}
 
 
 def _call_on_connection(
-    name: str, work: Callable[..., Any], connection: Any, *arguments: Any
+    dialect: Dialect, name: str, work: Callable[..., Any], connection: Any, *arguments: Any
 ) -> Any:
     deadlines = _current.get()
     if deadlines is None:
         return work(connection, *arguments)
     within = getattr(connection, "dbapi_connection", connection)  # a pool gives its own
     call = partial(work, connection, *arguments)
-    return deadlines.call(within, _WORDS.get(name, "a statement"), call)
+    return deadlines.call(dialect, within, _WORDS.get(name, "a statement"), call)
 
 
 def _is_disconnect(ask: Callable[..., bool], error: Any, *arguments: Any) -> bool:

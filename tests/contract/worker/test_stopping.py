@@ -42,7 +42,7 @@ def released() -> Iterator[threading.Event]:
 
 @pytest.mark.only_on("postgresql", "mysql", "mariadb")
 def test_a_stop_waits_for_no_locked_row_and_releases_the_others(workers: Workers) -> None:
-    workers.add(*"abcd")
+    keys = workers.add(*"abcd")
     begun, go_on = threading.Event(), threading.Event()
 
     def handle(task: Task) -> None:
@@ -53,7 +53,7 @@ def test_a_stop_waits_for_no_locked_row_and_releases_the_others(workers: Workers
     with workers.plain.connect() as stranger:
         with workers.running(queue, limit=4, grace=SHORT, reap_every=None) as worker:
             assert begun.wait(20)
-            stranger.execute(select(Task.id).where(Task.name == "c").with_for_update())
+            stranger.execute(select(Task.id).where(Task.id == keys[2]).with_for_update())
             worker.stop()
             go_on.set()
             began = time.monotonic()
