@@ -64,7 +64,7 @@ DOCUMENTED_NAMES = {
 OF_ROWS = {"_asdict", "_fields", "_mapping"}
 
 #: Drivers' attributes, which getattr() asks for.
-OF_DRIVERS = {"_backend_key_data", "_sock", "_transport", "_usock", "_writer"}
+OF_DRIVERS = {"_conn", "_backend_key_data", "_sock", "_transport", "_usock", "_writer"}
 
 
 def test_no_other_internals_of_sqlalchemy_are_used() -> None:
