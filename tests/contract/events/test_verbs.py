@@ -47,17 +47,17 @@ def claimed_task(session: Session, **columns: object) -> Claim[Task]:
 def test_new_jobs_are_told_of_with_the_keys_that_are_known(session: Session, hear: Hear) -> None:
     heard = hear(Email)
 
-    session.add(Email(id=7, recipient="a"))
+    session.add(Email(id=70_007, recipient="a"))
     session.flush()
-    enqueue(session, Email, [{"id": 8, "recipient": "b"}, {"id": 9, "recipient": "c"}])
+    enqueue(session, Email, [{"id": n, "recipient": "b"} for n in (70_008, 70_009)])
     enqueue(session, Email, [{"recipient": "d"}])
     session.add(Email(recipient="no job yet", status="done"))
     assert heard == []
     session.commit()
 
     assert [(event.verb, [job.key for job in event.jobs], event.count) for event in heard] == [
-        ("flush", [(7,)], 1),
-        ("enqueue", [(8,), (9,)], 2),
+        ("flush", [(70_007,)], 1),
+        ("enqueue", [(70_008,), (70_009,)], 2),
         ("enqueue", [], 1),
     ]
 
