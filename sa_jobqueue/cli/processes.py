@@ -257,8 +257,10 @@ class Supervisor:
                 f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
             )
             wait = f" in {pause:g} s" if pause else ""
-            write = log.warning if code else log.info
-            write("%s has ended with %s, and is replaced%s", name, how, wait)
+            if code:
+                log.warning("%s has ended with %s, and is replaced%s", name, how, wait)
+            else:
+                log.info("%s has ended as it was told to, and is replaced%s", name, wait)
             return
         self._posts.remove(post)
 

@@ -131,6 +131,7 @@ class Most:
 
     def note(self, job: Any, outcome: Any) -> Any:
         """Count a job that was finished; stop the worker if it was the last one."""
+        told = None if self._on_outcome is None else self._on_outcome(job, outcome)
         self._done += 1
         if self._done == self._jobs:
             log.info("the worker has done %d jobs, and ends", self._done)
@@ -139,7 +140,7 @@ class Most:
             log.info("the worker has used more than %d MB, and ends", self._megabytes)
             self._megabytes = None
             self.stop()
-        return None if self._on_outcome is None else self._on_outcome(job, outcome)
+        return told
 
 
 def memory_used() -> float:

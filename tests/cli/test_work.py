@@ -153,7 +153,7 @@ def test_each_record_is_a_json_object_with_its_extra_fields(drain: Run, engine: 
     assert failed.pop("process") > 0
     assert "JobQueue Message" in failed.pop("queue")
     assert failed == {
-        "level": "WARNING",
+        "level": "ERROR",
         "logger": "sa_jobqueue.worker",
         "job_class": "Message",
         "job_key": [1],
