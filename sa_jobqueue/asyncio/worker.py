@@ -153,12 +153,12 @@ class AsyncWorker(Generic[T]):
 
     @property
     def stuck(self) -> str | None:
-        """Which call to the database neither returns nor can be ended; None: there is none."""
+        """The call to the database that neither returns nor can be ended, or None."""
         return self._worker.stuck
 
     @property
     def trouble(self) -> str | None:
-        """Why the worker cannot claim now; None: its last turn has succeeded."""
+        """Why the worker cannot claim now, or None if its last turn has succeeded."""
         return self._worker.trouble
 
     def stopping_on_signals(self, *signals: Signals) -> AbstractContextManager[None]:

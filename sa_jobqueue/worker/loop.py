@@ -289,12 +289,12 @@ class Worker(Generic[T]):
 
     @property
     def stuck(self) -> str | None:
-        """Which call to the database neither returns nor can be ended; None: there is none."""
+        """The call to the database that neither returns nor can be ended, or None."""
         return None if self._deadlines is None else self._deadlines.stuck
 
     @property
     def trouble(self) -> str | None:
-        """Why the worker cannot claim now; None: its last turn has succeeded."""
+        """Why the worker cannot claim now, or None if its last turn has succeeded."""
         return "the worker is to stop" if self.stopping else self._transactions.trouble
 
     def stopping_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[None]:
