@@ -199,7 +199,8 @@ class Transactions:
                     pauses = Pauses(wait, PATIENCE if patience is None else patience, began)
                 if pauses.are_over or not self.is_temporary(error):
                     raise
-                self.trouble = f"database away: {cause_of(error)}"
+                if self.is_away(error):  # a deadlock keeps nobody from claiming
+                    self.trouble = f"database away: {cause_of(error)}"
                 lacking = is_shortage(error) or isinstance(error, PoolTimeout)
                 grave = lacking or not self._succeeded_once
                 write = log.warning if grave and not warned else log.info
