@@ -115,7 +115,7 @@ def main() -> None:
     """Run the example on a database."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="default: an SQLite file in a temporary folder")
-    logging.getLogger("sa_jobqueue.worker").setLevel(logging.ERROR)  # failures are expected here
+    logging.getLogger("sa_jobqueue.worker").setLevel(logging.CRITICAL)  # failures are expected here
     with tempfile.TemporaryDirectory() as folder:
         url = parser.parse_args().url or f"sqlite:///{Path(folder) / 'shop.db'}"
         engine = create_engine(url)
