@@ -45,7 +45,7 @@ class Crew(Generic[T]):
         hands: the jobs in hand.
         chores: what the supervisor does at intervals, such as reaping.
         tell: called with what each turn has finished and claimed, after its commit.
-        is_drained: tells whether no job is left; None: the run does not end then.
+        drains: the run ends when no job is left.
         alone: the supervisor is the only slot.
         grace: how long running handlers may go on when the run is to end.
     """
@@ -55,7 +55,7 @@ class Crew(Generic[T]):
     attempts: Attempts[T]
     chores: Sequence[Chore]
     tell: Callable[[TurnResult[T]], None]
-    is_drained: Callable[[], bool] | None
+    drains: bool
     stopping: Flag
     grace: timedelta
     alone: bool = False
@@ -177,8 +177,8 @@ class Crew(Generic[T]):
     def _note_nothing(self) -> None:
         with self.hands as hands:
             in_hand = not hands.is_empty
-        if self.is_drained is not None and not in_hand and self.is_drained():
-            with self.hands as hands:
+        if self.drains and not in_hand and all(loop.turns.is_drained() for loop in hands.loops):
+            with hands:
                 hands.drained = hands.ending = True
                 hands.notice()
 

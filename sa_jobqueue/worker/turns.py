@@ -131,7 +131,7 @@ class Turns(Generic[T]):
         self.passed_over: PassedOver[T] = PassedOver(self.options)
         self._order = LaneOrder(self.lanes)
         self._asked = self.lanes[0]  # the lane of the last claim
-        self._refused: dict[Lane[T], RefusedClaims] = {}
+        self._refused: dict[Lane[T] | None, Refusal] = {}
         self._has_claimed = False
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
@@ -160,6 +160,20 @@ class Turns(Generic[T]):
         result = self._turn_or_parts(batch)
         result.finished += tried_again
         return result
+
+    def is_drained(self) -> bool:
+        """Tell whether no job is left that a drain waits for."""
+        try:
+            left = self.transactions.run(
+                lambda session: any(
+                    lane.has_left(session, self.passed_over.queue_of(lane)) for lane in self.lanes
+                )
+            )
+        except Exception as error:
+            self._note_refusal(None, "the check for remaining jobs", error)
+            return False
+        self._refused.pop(None, None)
+        return not left
 
     def end(self, batch: Batch[T], patience: timedelta) -> TurnResult[T]:
         """Finish the handled jobs, and release all other jobs.
@@ -347,12 +361,15 @@ class Turns(Generic[T]):
                 return TurnResult(claim_is_due=True)
         except Exception as refusal:
             error = refusal
+        self._note_refusal(lane, "a claim", error)
+        return TurnResult(refused=True, claim_is_due=len(self.lanes) > 1)
+
+    def _note_refusal(self, lane: Lane[T] | None, what: str, error: Exception) -> None:
         # A temporary error has been waited for already.
         mistaken = isinstance(error, JobQueueError) or (not self._has_claimed and is_mistake(error))
         if mistaken or self.transactions.is_temporary(error):
             raise error
-        self._refused.setdefault(lane, RefusedClaims()).note(error)
-        return TurnResult(refused=True, claim_is_due=len(self.lanes) > 1)
+        self._refused.setdefault(lane, Refusal(what)).note(error)
 
     def _one_by_one(self, batch: Batch[T], error: Exception) -> TurnResult[T]:
         """Finish and release jobs whose turn was refused; the claim comes in another turn."""
@@ -494,14 +511,15 @@ def _write(
     return [] if lost else [in_hand]
 
 
-class RefusedClaims:
-    """The claims of a lane that the database refuses: logged once, and raised after PATIENCE.
+class Refusal:
+    """What the database refuses again and again: logged once, and raised after PATIENCE.
 
     Attributes:
-        rests_until: when the next claim may be tried, by time.monotonic().
+        rests_until: when the next try may begin, by time.monotonic().
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._began = time.monotonic()
         self._pauses = Pauses(until=self._began + PATIENCE.total_seconds())
         self.rests_until = 0.0
@@ -514,7 +532,8 @@ class RefusedClaims:
         """
         if not self.rests_until:
             log.error(
-                "the database refuses a claim; the worker tries again: %s",
+                "the database refuses %s; the worker tries again: %s",
+                self._what,
                 cause_of(error),
                 exc_info=error,
             )

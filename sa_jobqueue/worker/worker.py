@@ -387,7 +387,7 @@ class Worker(Generic[T]):
                 attempts,
                 [*own, *beside],
                 self._tell,
-                self._is_drained if self.drain else None,
+                self.drain,
                 self._stopping,
                 self.grace,
                 alone,
@@ -432,16 +432,6 @@ class Worker(Generic[T]):
             return None
         backoff = self.backoff or in_hand.lane.queue.backoff or DEFAULT_BACKOFF
         return delay_or_default(backoff, in_hand.attempts)
-
-    def _is_drained(self) -> bool:
-        """Tell whether no job is left that this run should wait for."""
-        assert self._loop is not None
-        passed_over = self._loop.turns.passed_over
-        return self._transactions.run(
-            lambda session: (
-                not any(lane.has_left(session, passed_over.queue_of(lane)) for lane in self.lanes)
-            )
-        )
 
 
 def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:
