@@ -249,8 +249,13 @@ class handling:  # noqa: N801 - used as a function
 
     @property
     def _job_status(self) -> Any:
-        in_hand = self._in_hand
-        return in_hand and vars(in_hand.job).get(in_hand.lane.mapping.attributes["status"])
+        return self._in_hand and _status_of(self._in_hand, self._in_hand.job)
+
+
+def _status_of(in_hand: InHand[Any], job: Any) -> Any:
+    """Return the status of a job's entity, without a read; None: it is expired, or deleted."""
+    deleted = instance_state(job).deleted
+    return None if deleted else vars(job).get(in_hand.lane.mapping.attributes["status"])
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
@@ -402,6 +407,7 @@ class HandlersTransaction(Generic[T]):
         try:
             with _kept_open(session, self._connection):
                 self._check_given_up()  # the wait for the lock may have outlasted the grace
+                status = _status_of(self.in_hand, job)
                 returned = self.call(session, job=job)
                 self._check_given_up()
                 outcome = self.in_hand.lane.outcome_of(returned)
@@ -414,7 +420,7 @@ class HandlersTransaction(Generic[T]):
         self._release_savepoint(outcome)
         if isinstance(outcome, NotDone):
             raise _Over(outcome)
-        self._finish(session, outcome)
+        self._finish(session, outcome, moved=_status_of(self.in_hand, job) != status)
         self._outcome = outcome
         self.in_hand.may_be_finished = True  # the COMMIT follows
         return outcome
@@ -468,8 +474,13 @@ class HandlersTransaction(Generic[T]):
         ours = is_as_finished(writer, queue.mapping, fence, then)
         return Ended.FINISHED if ours else Ended.LOST
 
-    def _finish(self, session: Session, outcome: Finished) -> None:
+    def _finish(self, session: Session, outcome: Finished, *, moved: bool) -> None:
         fence: Any = fence_of(self.in_hand.job)
+        mapping = self.in_hand.lane.mapping
+        if moved:  # a finish would tell of a lost claim
+            with writing(session, mapping) as writer:
+                if not lock_claim(writer, mapping, fence):
+                    raise _Over(ArgumentError(CHANGED))
         values = outcome.values if isinstance(outcome, Done) else None
         delete, then = self.attempts.delete, branch_of(outcome)
         try:
