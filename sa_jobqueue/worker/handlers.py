@@ -479,8 +479,9 @@ class HandlersTransaction(Generic[T]):
         mapping = self.in_hand.lane.mapping
         if moved:  # a finish would tell of a lost claim
             with writing(session, mapping) as writer:
-                if not lock_claim(writer, mapping, fence):
-                    raise _Over(ArgumentError(CHANGED))
+                ours = lock_claim(writer, mapping, fence)
+            if not ours:
+                raise _Over(ArgumentError(CHANGED))
         values = outcome.values if isinstance(outcome, Done) else None
         delete, then = self.attempts.delete, branch_of(outcome)
         try:
