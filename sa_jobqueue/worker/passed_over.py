@@ -25,7 +25,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, not_, select, tuple_
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..ages import duration_text
@@ -96,7 +96,9 @@ class PassedOver(Generic[T]):
         """Tell whether a claim's error may come from one of its rows."""
         ours = isinstance(error, SQLAlchemyError | JobQueueError)
         is_of_application = not ours and not any(driver_errors(error))
-        return is_of_application or (is_refusal(error) and not is_mistake(error))
+        cannot_be_read = isinstance(error, DataError) and not is_refusal(error)
+        refused = is_refusal(error) and not is_mistake(error)
+        return is_of_application or cannot_be_read or refused
 
     def find(
         self, session: Session, lane: Lane[T], owner: Any, wanted: int, error: Exception
