@@ -23,7 +23,7 @@ from ..ages import duration_text
 from ..errors import ArgumentError, HandlerTimeout
 from ..process import function_name
 from ..worker import Lane
-from ..worker.attempts import Calls
+from ..worker.handlers import Calls
 from ..worker.in_hand import InHand
 from ..worker.lanes import is_plain
 from ..worker.transactions import Stopped

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
-from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
@@ -35,11 +34,11 @@ from ..fence.claim import Claim
 from ..process import Background
 from ..queue import JobQueue
 from ..worker import Done, Lane, Outcome, Worker, WorkerOptions
-from ..worker.attempts import log_changes
 from ..worker.connections import what_to_give
 from ..worker.crew import Crew
+from ..worker.handlers import handling
 from ..worker.hands import Hands
-from ..worker.in_hand import Batch, InHand
+from ..worker.in_hand import InHand
 from ..worker.lanes import NotDone
 from .calls import AwaitedCalls, SyncSessions, Tasks, caught
 from .calls import Background as BackgroundTask
@@ -191,7 +190,7 @@ class AwaitedCrew(Crew[T]):
                 if hands.ended:
                     return
                 await greenlet_spawn(hands.wait_in_slot)
-            if isinstance(step, Batch) or step.lost or step.lane.transactional:
+            if isinstance(step, tuple) or step.lost or step.lane.transactional:
                 handled = await greenlet_spawn(self._do, step)
                 continue
             handled = step
@@ -202,14 +201,12 @@ class AwaitedCrew(Crew[T]):
 
     async def _attempt(self, in_hand: InHand[T]) -> None:
         """Await the handler of a job, and note the outcome; as Attempts.make() does."""
-        attempts, lane, job = self.attempts, in_hand.lane, in_hand.job
+        attempts, lane = self.attempts, in_hand.lane
         assert isinstance(attempts.calls, AwaitedCalls)
         try:
-            try:
-                returned = await attempts.calls.awaited(lane, attempts.begin(in_hand), job)
-            finally:
-                if instance_state(job).modified:
-                    log_changes(in_hand)
+            context = attempts.begin(in_hand)
+            with handling(in_hand):
+                returned = await attempts.calls.awaited(lane, context, in_hand.job)
             outcome = None if returned is None else lane.outcome_of(returned)
         except BaseException as raised:
             attempts.note_error(in_hand, raised)
@@ -223,11 +220,11 @@ class _GreenWorker(Worker[T]):
     _runtime = Tasks()
     _crew_kind = AwaitedCrew
     _calls: AwaitedCalls
-    _loop: asyncio.AbstractEventLoop | None = None
+    _event_loop: asyncio.AbstractEventLoop | None = None
 
     def run(self) -> None:
         """Work in the event loop that runs."""
-        self._loop = asyncio.get_running_loop()
+        self._event_loop = asyncio.get_running_loop()
         super().run()
 
     def note_caller(self) -> None:
@@ -240,8 +237,8 @@ class _GreenWorker(Worker[T]):
         self._calls.interrupt()
 
     def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(super()._notify, look)
+        if self._event_loop is not None and not self._event_loop.is_closed():
+            self._event_loop.call_soon_threadsafe(super()._notify, look)
 
     def _calls_of(self, engine: Any, open_session: Callable[[], Session] | None) -> AwaitedCalls:
         return AwaitedCalls(engine, open_session)

@@ -254,11 +254,20 @@ def _watch(dialect: Dialect) -> None:
 
 def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any) -> Any:
     deadlines = _current.get()
-    if deadlines is None:
+    connection = arguments[-1].root_connection.connection  # of the execution's context
+    if deadlines is not None:
+        call = partial(work, *arguments)
+        return deadlines.call(dialect, connection.dbapi_connection, "a statement", call)
+    try:
         return work(*arguments)
-    context = arguments[-1]  # of the execution
-    connection = context.root_connection.connection.dbapi_connection
-    return deadlines.call(dialect, connection, "a statement", partial(work, *arguments))
+    except BaseException as error:
+        in_thread = dialect.is_async and not database_of_dialect(dialect).has_network
+        if in_thread and not isinstance(error, Exception):
+            # A handler was cancelled, and its statement goes on in aiosqlite's thread: it would
+            # keep the file locked, and even the close of its connection would.
+            _interrupt(dialect.get_driver_connection(connection.dbapi_connection))
+            connection.dbapi_connection.rollback()
+        raise
 
 
 _WORDS = {"do_commit": "a COMMIT", "do_rollback": "a ROLLBACK", "do_ping": "a ping of the pool"}

@@ -19,11 +19,10 @@ from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
 from ..verbs.backoff import DEFAULT_BACKOFF, delay_or_default
 from ..worker import Failed, Lane, Outcome
-from ..worker.attempts import Attempts, Calls
-from ..worker.in_hand import Ended, InHand
+from ..worker.handlers import Attempts, Calls
+from ..worker.in_hand import Ended, InHand, in_hand_of
 from ..worker.lanes import NOT_YET, lanes_of
 from ..worker.transactions import Transactions
-from ..worker.turns import in_hand_of
 
 R = TypeVar("R")
 
@@ -92,7 +91,7 @@ def handle_all(
     database_of(connection).begin_write(connection)  # SQLite's savepoints need it
     transactions = _Joined(connection)
     attempts: Attempts[Any] = Attempts(
-        calls, transactions, _NeverRenews(), transactions.stopping, None, (), _delay
+        calls, transactions, lambda: None, transactions.stopping, None, (), _delay
     )
     handled: list[HandledJob] = []
     seen: set[Any] = set()
@@ -150,13 +149,6 @@ def _delay(in_hand: InHand[Any]) -> Any:
     if in_hand.attempts is None:
         return None
     return delay_or_default(in_hand.lane.queue.backoff or DEFAULT_BACKOFF, in_hand.attempts)
-
-
-class _NeverRenews:
-    """Stands for a heartbeat: nobody else sees the claims, so they are not renewed."""
-
-    def wait_for_renewal(self) -> None:
-        """Return at once."""
 
 
 class _Joined(Transactions):

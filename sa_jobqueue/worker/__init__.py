@@ -21,16 +21,16 @@ The worker claims as an Owner, so that other workers notice its death. It renews
 long as their jobs are in hand, and reaps the claims of dead owners at intervals.
 
 ================  ==================================================================
-``loop``          Worker: its arguments, and the parts of its run
-``crew``          the threads of a run: slots for handlers, and the supervisor
-``hands``         the jobs in hand, and what each thread does next, and when
-``in_hand``       one job in hand, its log records, and the lock of its row
-``attempts``      calls a handler, perhaps in a transaction that finishes its job
+``worker``        Worker: its arguments, and the parts of its run
 ``lanes``         a queue with its handler, what the handler returns; several lanes
+``in_hand``       one job in hand, its log records, and the lock of its row
+``hands``         the jobs in hand, and what each thread does next, and when
+``crew``          the threads of a run: slots for handlers, and the supervisor
+``handlers``      calls a handler, perhaps in a transaction that finishes its job
 ``turns``         a turn: one transaction that finishes, releases, claims
-``refusals``      jobs that cannot be finished or claimed hold up no other job
-``transactions``  transactions that are run again after a temporary error
-``connections``   the engine, the sessions and the kept connection of a worker
+``passed_over``   rows that cannot be claimed hold up no other job
+``transactions``  transactions that are run again after temporary errors
+``connections``   what a worker can be given as its engine
 ``owner``         the name that the worker claims under, and the heartbeat
 ``chores``        reaps, and what else the supervisor does at intervals
 ``control``       pauses, stop requests, and the worker's row
@@ -39,13 +39,13 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 """
 
 from ..errors import HandlerTimeout
-from .attempts import JobContext, job_context
 from .chores import REAP_EVERY
+from .handlers import JobContext, job_context
 from .hands import LONGEST_POLL, SHORTEST_POLL
 from .lanes import Cancel, Done, Failed, Lane, Outcome, Release, Retry, lane_of
-from .loop import DEADLINE, GRACE, Worker, WorkerOptions
 from .owner import default_owner
 from .transactions import PATIENCE
+from .worker import DEADLINE, GRACE, Worker, WorkerOptions
 
 __all__ = [
     "DEADLINE",

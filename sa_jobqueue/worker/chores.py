@@ -19,13 +19,14 @@ from typing import Any, Protocol
 
 from sqlalchemy.orm import Session
 
+from ..dialects.connections import driver_errors
+from ..errors import MissingTable
 from ..model.keys import CONTROL, SCHEDULES, beside
 from ..queue import JobQueue
 from ..verbs.reap import Reaped, ReapReason
-from .hands import Hands
+from .hands import Hands, Loop
 from .lanes import Lane
-from .owner import OwnerName
-from .transactions import Refusals, Transactions, cause_of
+from .transactions import Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -49,31 +50,26 @@ _DECLARED = "sa_jobqueue.schedules.declared"
 
 @contextmanager
 def chores_beside(
-    lanes: Sequence[Lane[Any]],
+    loop: Loop[Any],
     *,
     hands: Hands[Any],
     transactions: Transactions,
-    owner_name: OwnerName,
     stuck: Callable[[], str | None],
     wake: Callable[[], None],
 ) -> Iterator[list[Chore]]:
     """Give a run the chores of the tables in the metadata of its queues.
 
     Args:
+        stuck: returns what a call does that its deadline could not end; None: there is no such.
         wake: makes the worker claim at once, unless it has an interval.
     """
-    chores: list[Chore] = []
+    lanes, chores = loop.turns.lanes, list[Chore]()
     with ExitStack() as stack:
         for tables, of_lanes in _lanes_beside(lanes, CONTROL):
             from .control import Control
 
             control: Control[Any] = Control(
-                tables,
-                of_lanes,
-                hands=hands,
-                transactions=transactions,
-                owner_name=owner_name,
-                stuck=stuck,
+                tables, of_lanes, loop, hands=hands, transactions=transactions, stuck=stuck
             )
             chores.append(stack.enter_context(control))
         for schedules, of_lanes in _lanes_beside(lanes, SCHEDULES):
@@ -81,7 +77,15 @@ def chores_beside(
 
             queues = [lane.queue for lane in of_lanes]
             chores.append(Scheduler(schedules, queues, transactions=transactions, wake=wake))
-        _warn_of_missing_schedules(lanes)
+        registry = sys.modules.get(_DECLARED)
+        for queue in [lane.queue for lane in lanes] if registry is not None else ():
+            assert registry is not None
+            if beside(queue.mapping, SCHEDULES) is None and registry.declared_for([queue]):
+                log.warning(
+                    "%r declares schedules, but no worker runs them: make Schedules(metadata) with "
+                    "the metadata of its table",
+                    queue,
+                )
         yield chores
 
 
@@ -95,17 +99,45 @@ def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list
     return list(found.values())
 
 
-def _warn_of_missing_schedules(lanes: Sequence[Lane[Any]]) -> None:
-    registry = sys.modules.get(_DECLARED)
-    if registry is None:
-        return
-    for queue in [lane.queue for lane in lanes]:
-        if beside(queue.mapping, SCHEDULES) is None and registry.declared_for([queue]):
-            log.warning(
-                "%r declares schedules, but no worker runs them: make Schedules(metadata) with the "
-                "metadata of its table",
-                queue,
-            )
+class Tries:
+    """Try the parts of a chore again and again; an error is logged when it comes, not each time.
+
+    Missing tables are logged once for all parts.
+
+    Args:
+        chore: what the worker goes on without while its tables are missing, for the log.
+    """
+
+    def __init__(self, transactions: Transactions, chore: str) -> None:
+        self._transactions = transactions
+        self._chore = chore
+        self._logged: set[str] = set()  # the parts whose error was logged
+        self._lacking: set[str] = set()  # the parts that have not found their table
+
+    def run(self, part: str, work: Callable[[], object]) -> bool:
+        """Call `work`, which is named `part` in the log; tell whether it succeeded."""
+        try:
+            work()
+        except MissingTable as error:  # it says the way out; a traceback adds nothing
+            if not self._lacking:
+                log.warning("the worker goes on without %s: %s", self._chore, error)
+            self._lacking.add(part)
+        except Exception as error:
+            self._note(part, error)
+        else:
+            self._logged.discard(part)
+            self._lacking.discard(part)
+            return True
+        return False
+
+    def _note(self, part: str, error: Exception) -> None:
+        if self._transactions.is_temporary(error):
+            log.info("%s failed; the worker tries again: %s", part, cause_of(error))
+        elif part not in self._logged:
+            self._logged.add(part)
+            refused = any(driver_errors(error))
+            what = f"the database refuses {part}" if refused else f"{part} failed"
+            log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
 
 
 #: The pause between two reaps of a worker, give or take a fifth.
@@ -143,8 +175,8 @@ class Reaper:
         self._transactions = transactions
         self._every = every
         self._max_runtime = max_runtime
+        self._tries = Tries(transactions, "reaps")
         self._next = 0.0
-        self._refusals = Refusals(transactions, "a reap")
 
     @property
     def due_at(self) -> float:
@@ -155,20 +187,17 @@ class Reaper:
         """Reap claims, unless `every` is None."""
         if self._every is None:
             return
-        reaped = Reaped()
+        self._next = time.monotonic() + self._every.total_seconds() * random.uniform(0.8, 1.2)
+        self._tries.run("a reap", self._run)
+
+    def _run(self) -> None:
         try:
             reaped = self._transactions.run_once(self._reap)
         except _OwnJobs:
             self._next = time.monotonic() + SOON.total_seconds()
-            return
-        except Exception as error:
-            if not self._transactions.is_temporary(error):
-                self._refusals.note(error)
-            log.info("a reap failed; the next reap tries again: %s", cause_of(error))
         else:
-            self._refusals.end()
-        pause = 0.0 if reaped and reaped.more else self._every.total_seconds()
-        self._next = time.monotonic() + pause * random.uniform(0.8, 1.2)
+            if reaped.more:
+                self._next = time.monotonic()
 
     def _reap(self, session: Session) -> Reaped:
         parts = [queue.reap(session, max_runtime=self._max_runtime) for queue in self._queues]

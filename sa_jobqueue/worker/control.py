@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from ..control import ControlTables, read_control, register_worker, unregister_worker
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
-from .hands import Hands
+from .chores import Tries
+from .hands import Hands, Loop
 from .lanes import Lane
-from .owner import OwnerName
-from .transactions import Transactions, Tries
+from .transactions import Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -56,20 +56,21 @@ class Control(Generic[T]):
         self,
         tables: ControlTables,
         lanes: Sequence[Lane[T]],
+        loop: Loop[T],
         *,
         hands: Hands[T],
         transactions: Transactions,
-        owner_name: OwnerName,
         stuck: Callable[[], str | None],
     ) -> None:
         self._stuck = stuck
+        self._loop = loop
         self._tables = tables
         self._lanes = lanes
         self._queues = [lane.queue for lane in lanes]
         self._hands = hands
         self._transactions = transactions
         self._engine = transactions.engine
-        self._owner_name = owner_name
+        self._owner_name = loop.owner_name
         self._tries = Tries(transactions, "control")
         self._next_look = self._next_row = 0.0
         self._paused: frozenset[str] = frozenset()  # as it was last logged
@@ -118,9 +119,8 @@ class Control(Generic[T]):
             state = read_control(connection, self._queues, owner=owners, tables=self._tables)
         self._log_pauses(state.paused)
         with self._hands as hands:
-            hands.let_rest(
-                self._lanes, [lane for lane in self._lanes if state.is_paused(lane.queue)]
-            )
+            paused = [lane for lane in self._lanes if state.is_paused(lane.queue)]
+            hands.pause(self._loop, self._lanes, paused)
             for in_hand in hands.all if state.stops else ():
                 if state.asks_to_stop(in_hand.fence):
                     in_hand.asked_to_stop = True

@@ -2,8 +2,8 @@
 
 A slot handles one job after the other. If it has no job, it does a turn. The supervisor does what
 no slot does: it claims while the worker is idle, finishes what waits for long while all
-handlers run, reaps, notices timeouts, and ends the run. On a database in memory, which only one
-thread may use, the supervisor is the only slot, too. In an AsyncWorker all are tasks.
+handlers run, does the chores, notices timeouts, and ends the run. On a database in memory, which
+only one thread may use, the supervisor is the only slot, too. In an AsyncWorker all are tasks.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from ..ages import duration_text
 from ..errors import HandlerTimeout
 from ..process import Background, Flag, Runtime, function_name
-from .attempts import Attempts, tell_lock_lost
 from .chores import Chore
-from .hands import Hands, Idle
-from .in_hand import Batch, InHand, log_overdue
-from .owner import OwnerName
+from .handlers import Attempts, tell_lock_lost
+from .hands import Hands, Loop
+from .in_hand import InHand, log_overdue
 from .transactions import PATIENCE, Stopped, cause_of
-from .turns import TurnResult, Turns
+from .turns import Batch, TurnResult
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
 
+Turn: TypeAlias = tuple[Loop[T], Batch[T]]
 
 #: How long to wait for handlers that were interrupted.
 INTERRUPTION = timedelta(seconds=5)
@@ -45,7 +45,7 @@ class Crew(Generic[T]):
         hands: the jobs in hand.
         chores: what the supervisor does at intervals, such as reaping.
         tell: called with what each turn has finished and claimed, after its commit.
-        is_drained: tells whether no job is left; None: the run does not end then.
+        drains: the run ends when no job is left.
         alone: the supervisor is the only slot.
         grace: how long running handlers may go on when the run is to end.
     """
@@ -53,12 +53,9 @@ class Crew(Generic[T]):
     runtime: Runtime
     hands: Hands[T]
     attempts: Attempts[T]
-    turns: Turns[T]
-    owner_name: OwnerName
-    idle: Idle
     chores: Sequence[Chore]
     tell: Callable[[TurnResult[T]], None]
-    is_drained: Callable[[], bool] | None
+    drains: bool
     stopping: Flag
     grace: timedelta
     alone: bool = False
@@ -72,9 +69,8 @@ class Crew(Generic[T]):
         """
         hands, patience = self.hands, 0.0
         try:
-            if not self.alone:
-                for number in range(1, hands.slots + 1):
-                    self._slots.append(self._start_slot(f"sa_jobqueue handler {number}"))
+            for number in () if self.alone else range(1, hands.slots + 1):
+                self._slots.append(self._start_slot(f"sa_jobqueue handler {number}"))
             try:
                 self._supervise()
             except BaseException as error:  # such as KeyboardInterrupt
@@ -110,10 +106,10 @@ class Crew(Generic[T]):
                     hands.wait_in_slot()
             handled = self._do(step)
 
-    def _do(self, step: InHand[T] | Batch[T]) -> InHand[T] | None:
+    def _do(self, step: InHand[T] | Turn[T]) -> InHand[T] | None:
         """Do a turn, or handle a job; return the job if it is to be finished."""
-        if isinstance(step, Batch):
-            self._do_turn(step)
+        if isinstance(step, tuple):
+            self._do_turn(*step)
             return None
         if step.lost:
             with self.hands:
@@ -136,74 +132,63 @@ class Crew(Generic[T]):
 
     # -- turns ----------------------------------------------------------
 
-    def _do_turn(self, batch: Batch[T]) -> None:
+    def _do_turn(self, loop: Loop[T], batch: Batch[T]) -> None:
         """Do a turn, and report what it has done; any error ends the run."""
-        hands = self.hands
+        hands, wanted = self.hands, batch.wanted
         came: list[InHand[T]] = []
-        put_off = False
         try:
-            if batch.wanted:
-                batch = self._with_lock_checked(batch)
-                put_off = not batch.wanted
-            result = self.turns.turn(batch)
+            if wanted:
+                batch = self._with_lock_checked(loop, batch)
+            result = loop.turns.turn(batch)
         except BaseException as error:
             with hands:
-                hands.hopeless = self.turns.hopeless
-                hands.undo_turn(batch)
+                hands.undo_turn(loop, batch)
             self._fail(error)
             return
         try:
             came = result.in_hand
             self.tell(result)
-            self._note(batch, result, found=bool(came), put_off=put_off)
+            if batch.wanted and not came and not result.refused and not result.claim_is_due:
+                self._note_nothing()
+            put_off = result.claim_is_due or batch.wanted < wanted
+            loop.note_claim(result, claimed=bool(batch.wanted), at_once=put_off)
         except BaseException as error:
             self._fail(error)
         finally:
             with hands:
-                hands.end_turn(came)
+                hands.end_turn(loop, came)
 
-    def _with_lock_checked(self, batch: Batch[T]) -> Batch[T]:
+    def _with_lock_checked(self, loop: Loop[T], batch: Batch[T]) -> Batch[T]:
         """Check the lock before a claim; if handled jobs would wait for that, put the claim off.
 
         A new lock may take minutes, and others reap the jobs of an owner without one.
         """
-        if not self.owner_name.is_sure:
-            if batch.handled:
-                return replace(batch, wanted=0)
-            self.owner_name.check_lock()
-        self._tell_loss()
+        if not loop.owner_name.is_sure and batch.handled:
+            return replace(batch, wanted=0)
+        self._check_lock(loop)
         return batch
 
-    def _note(self, batch: Batch[T], result: TurnResult[T], *, found: bool, put_off: bool) -> None:
-        """Decide when the next claim is due, or whether nothing is left to do."""
-        hands = self.hands
-        if batch.wanted and not found and not result.refused:
-            self._note_nothing(result)
-        at = self.idle.claim_at(
-            claimed=bool(batch.wanted),
-            found=found,
-            at_once=result.claim_is_due or put_off,
-            held_until=math.inf if found else self.turns.held_until,
-        )
-        hands.next_claim(at)
+    def _check_lock(self, loop: Loop[T]) -> None:
+        """Notice that an Owner has lost its lock, and report it."""
+        loop.owner_name.check_lock()
+        if loop.owner_name.was_lost():
+            tell_lock_lost(lane.queue for lane in loop.turns.lanes)
 
-    def _note_nothing(self, result: TurnResult[T]) -> None:
-        hands = self.hands
-        if self.is_drained is not None and not result.claim_is_due:
+    def _note_nothing(self) -> None:
+        with self.hands as hands:
+            in_hand = not hands.is_empty
+        if self.drains and not in_hand and all(loop.turns.is_drained() for loop in hands.loops):
             with hands:
-                in_hand = not hands.is_empty
-            if not in_hand and self.is_drained():
-                with hands:
-                    hands.note_drained()
+                hands.drained = hands.ending = True
+                hands.notice()
 
     def _fail(self, error: BaseException) -> None:
         """Have the run end with an error."""
         if self.attempts.calls.ends_at_once(error):
             raise error
-        if isinstance(error, Stopped):  # the run ends anyway
-            return
-        with self.hands:
-            self.hands.fail(error)
+        if not isinstance(error, Stopped):  # then the run ends anyway
+            with self.hands:
+                self.hands.fail(error)
 
     # -- the supervisor -------------------------------------------------
 
@@ -214,10 +199,13 @@ class Crew(Generic[T]):
             with hands:
                 if handled is not None:
                     hands.put_handled(handled)
-                while (step := self._next_of_supervisor()) is None:
-                    if self._is_over or self._next_chore_at <= time.monotonic():
-                        break
-                    hands.wait_for_notice(self._next_chore_at)
+                step = None
+                while not self._is_over and step is None:
+                    step = hands.next_step() if self.alone else hands.begin_turn(in_slot=False)
+                    if step is None:
+                        if self._next_chore_at <= time.monotonic():
+                            break
+                        hands.wait_for_notice(self._next_chore_at)
                 if step is None and self._is_over:
                     return
             handled = None
@@ -226,11 +214,6 @@ class Crew(Generic[T]):
             else:
                 handled = self._do(step)
 
-    def _next_of_supervisor(self) -> InHand[T] | Batch[T] | None:
-        if self._is_over:
-            return None
-        return self.hands.next_step() if self.alone else self.hands.begin_turn(in_slot=False)
-
     @property
     def _is_over(self) -> bool:
         hands = self.hands
@@ -238,54 +221,42 @@ class Crew(Generic[T]):
 
     @property
     def _next_chore_at(self) -> float:
-        deadlines = (at for at, _ in self._deadlines())
+        deadlines = [in_hand.deadline or 0.0 for in_hand in self._with_timeout()]
         return min((*deadlines, *(chore.due_at for chore in self.chores)), default=math.inf)
 
-    def _deadlines(self) -> Iterator[tuple[float, InHand[T]]]:
+    def _with_timeout(self) -> list[InHand[T]]:
         """Return the running jobs with a timeout that the supervisor must notice."""
         if self.attempts.calls.keeps_timeouts:
-            return
-        for in_hand in self.hands.running:
-            if in_hand.deadline is not None and in_hand.given_up is None:
-                yield in_hand.deadline, in_hand
+            return []
+        running = self.hands.running
+        return [job for job in running if job.lane.timeout is not None and job.given_up is None]
 
     def _do_chores(self) -> None:
         now = time.monotonic()
         with self.hands:
-            overdue = [in_hand for at, in_hand in self._deadlines() if at <= now]
+            overdue = [job for job in self._with_timeout() if (job.deadline or 0.0) <= now]
         for in_hand in overdue:
             self._give_up(in_hand)
         due = [chore for chore in self.chores if chore.due_at <= now]
-        if due and not self.stopping.is_set():
-            self._check_lock()
+        for loop in self.hands.loops if due and not self.stopping.is_set() else ():
+            self._check_lock(loop)
         for chore in due:
             chore.run()
-
-    def _check_lock(self) -> None:
-        """Notice that our Owner has lost its lock, and report it."""
-        self.owner_name.check_lock()
-        self._tell_loss()
-
-    def _tell_loss(self) -> None:
-        if self.owner_name.was_lost():
-            tell_lock_lost(lane.queue for lane in self.turns.lanes)
-
-    # -- timeouts -------------------------------------------------------
 
     def _give_up(self, in_hand: InHand[T]) -> None:
         """Fail the attempt of a handler that goes on beyond its timeout, and end the run.
 
         A transactional handler has locked its row: its transaction is rolled back when it returns.
         """
-        lane = in_hand.lane
+        lane, hands = in_hand.lane, self.hands
         assert lane.timeout is not None
         error = HandlerTimeout(
             f"{function_name(lane.handler)} still runs after its timeout of "
             f"{duration_text(lane.timeout)}; a thread cannot be stopped, so this worker ends: "
             "replace its process"
         )
-        with self.hands:
-            if in_hand not in self.hands.running:
+        with hands:
+            if in_hand not in hands.running:
                 return
             if lane.transactional:
                 in_hand.given_up = error
@@ -293,35 +264,48 @@ class Crew(Generic[T]):
                 given_up = copy(in_hand)
                 in_hand.given_up = Stopped()  # the attempt is over
                 self.attempts.fail(given_up, error)
-                self.hands.abandon(in_hand, given_up)
-            self.hands.fail(error)
+                hands.running ^= {in_hand, given_up}
+                hands.abandoned += 1
+                hands.put_handled(given_up)
+            hands.fail(error)
         self.stopping.set()
 
     # -- the end --------------------------------------------------------
 
     def _end(self) -> None:
         """Give running handlers their grace; finish what was handled, and release the rest."""
-        hands, began = self.hands, time.monotonic()
+        hands, until = self.hands, time.monotonic() + self.grace.total_seconds()
         with hands:
             hands.ending = True
-        self._wait_for_handlers(self.grace)
+        self._wait_for_handlers(until)
         overdue = tuple(hands.running)
         if overdue and self.attempts.calls.interrupt():
             for in_hand in overdue:
                 fate = f"its handler is cancelled, and {_fate_of(in_hand)}"
                 log_overdue(in_hand, self.grace, fate)
-            self._wait_for_handlers(INTERRUPTION)
+            self._wait_for_handlers(time.monotonic() + INTERRUPTION.total_seconds())
         with hands:
-            while hands.in_turn:
+            while any(loop.in_turn for loop in hands.loops):
                 hands.wait_for_notice(math.inf)
             self._give_back_running()
-            if hands.hopeless:
-                self._log_left()
+        for loop in hands.loops:
+            self._end_loop(loop, until)
+
+    def _end_loop(self, loop: Loop[T], until: float) -> None:
+        """Finish and release the last jobs of a database."""
+        hands = self.hands
+        with hands:
+            unstarted = [in_hand for in_hand in hands.unstarted if in_hand.loop is loop]
+            if loop.turns.hopeless:
+                left = len(unstarted) + len(loop.handled)
+                log.error(
+                    "%d claimed jobs are not released; a reap returns them to the queue", left
+                )
                 return
-            batch = hands.begin_ending_turn() or Batch()
+            batch = loop.take(0, unstarted)
         try:
-            left = max(self.grace - timedelta(seconds=time.monotonic() - began), timedelta(0))
-            result = self.turns.end(batch, left if self.stopping.is_set() else PATIENCE)
+            left_of_grace = timedelta(seconds=max(until - time.monotonic(), 0.0))
+            result = loop.turns.end(batch, left_of_grace if self.stopping.is_set() else PATIENCE)
         except Exception as error:
             if hands.error is None:
                 raise
@@ -332,20 +316,22 @@ class Crew(Generic[T]):
         else:
             self.tell(result)
 
-    def _wait_for_handlers(self, longest: timedelta) -> None:
+    def _wait_for_handlers(self, until: float) -> None:
         """Wait until no handler runs; meanwhile finish handled jobs and release unstarted jobs."""
-        hands, until = self.hands, time.monotonic() + longest.total_seconds()
+        hands, turn = self.hands, None
         while True:
             with hands:
-                batch = None
-                while hands.running and not hands.hopeless and time.monotonic() < until:
-                    batch = hands.begin_ending_turn()
-                    if batch is not None:
-                        break
+                while (
+                    hands.running
+                    and not any(loop.turns.hopeless for loop in hands.loops)
+                    and time.monotonic() < until
+                    and (turn := hands.begin_ending_turn()) is None
+                ):
                     hands.wait_for_notice(until)
-            if batch is None:
+            if turn is None:
                 return
-            self._do_turn(batch)
+            self._do_turn(*turn)
+            turn = None
 
     def _give_back_running(self) -> None:
         """Give up the handlers that still run: their jobs are released, or rolled back."""
@@ -359,11 +345,6 @@ class Crew(Generic[T]):
             if not in_hand.lane.transactional:
                 self.hands.put_back(in_hand)
                 self.hands.abandoned += 1
-
-    def _log_left(self) -> None:
-        left = len(self.hands.unstarted) + len(self.hands.handled)
-        if left:
-            log.error("%d claimed jobs are not released; a reap returns them to the queue", left)
 
 
 def _fate_of(in_hand: InHand[T]) -> str:

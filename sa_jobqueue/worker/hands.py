@@ -6,29 +6,31 @@ all jobs that were handled meanwhile, and claims for all free slots. A single sl
 waits for another thread, and several slots share their transactions. The supervisor does a turn
 when no slot is free: when a claim of an idle worker is due, or a handled job has waited for long.
 
-Call all methods within ``with hands:``, or while you hold its lock, which keeps other threads out.
+Each database has a Loop of turns; all loops share the slots. A loop claims again at once while it
+finds jobs, else after a growing pause.
 
-A worker claims again at once while it finds jobs, else after a growing pause.
+Call all methods within ``with hands:``, or while you hold its lock, which keeps other threads out.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
 from typing import Generic, TypeVar
 
 from ..process import Flag, Runtime
 from ..wakeups import Wakeups
-from .in_hand import Batch, InHand
+from .in_hand import InHand
 from .lanes import Lane
+from .owner import OwnerName
+from .turns import Batch, TurnResult, Turns
 
 T = TypeVar("T")
-
 
 #: Without a limit, jobs are claimed ahead that will begin within so many seconds.
 AHEAD = 0.1
@@ -42,6 +44,83 @@ LONGEST_WAIT = 0.05
 #: How long the supervisor sleeps at most, in seconds.
 LONGEST_SLEEP = 1.0
 
+SHORTEST_POLL = timedelta(milliseconds=100)
+LONGEST_POLL = timedelta(seconds=2)
+
+#: The longest pause, if `poll` is shorter, while a watcher looks for due jobs in each `poll`.
+POLL_BESIDE_LOOKS = timedelta(seconds=10)
+
+
+@dataclass(eq=False)
+class Loop(Generic[T]):
+    """The turns of one database, the jobs that they are to write, and when the next claim is due.
+
+    Attributes:
+        poll: the longest pause while no claim finds anything.
+        interval: a pause before each claim, in seconds: a turn that finishes jobs then does not
+            claim, and a wake-up makes no claim due.
+        wakeups: what wakes the worker meanwhile; None: nothing does.
+        handled: jobs that are to be finished.
+        unwanted: claimed jobs of paused lanes, which are to be released.
+        claim_at: when the next claim is due, by time.monotonic().
+        woken: a wake-up came after the last claim began, so another claim is due.
+        oldest: since when a handled job waits to be finished.
+    """
+
+    turns: Turns[T]
+    owner_name: OwnerName
+    poll: timedelta
+    interval: float
+    wakeups: Wakeups | None
+    handled: list[InHand[T]] = field(default_factory=list)
+    unwanted: list[InHand[T]] = field(default_factory=list)
+    claim_at: float = 0.0
+    woken: bool = False
+    in_turn: bool = False
+    oldest: float = inf
+    _empty: int = 0  # claims in a row that found nothing
+
+    def take(self, wanted: int, unhandled: Iterable[InHand[T]] = ()) -> Batch[T]:
+        """Begin a turn; return what it is to do."""
+        self.in_turn = True
+        handled, self.handled, self.oldest = self.handled, [], inf
+        unwanted, self.unwanted = self.unwanted, []
+        return Batch(handled, (*unwanted, *unhandled), wanted)
+
+    def wake(self) -> None:
+        """Make a claim due now, unless there is an interval; it needs no lock."""
+        if not self.interval:
+            self.woken = True
+            self.claim_at = 0.0
+
+    def note_claim(self, result: TurnResult[T], *, claimed: bool, at_once: bool) -> None:
+        """Decide when the next claim is due, after a turn.
+
+        Args:
+            claimed: the turn has claimed, or has tried to.
+            at_once: the turn has not made its claim; the next turn makes it.
+        """
+        found = any(claim for _, claim in result.claims)
+        if claimed and not at_once:
+            self._empty = 0 if found else self._empty + 1
+            if self.wakeups is not None:
+                self.wakeups.claimed(found=found)
+        now, pause = time.monotonic(), self.interval
+        if self._empty and not at_once:
+            until = inf if found else self.turns.held_until
+            pause = max(pause, min(self._pause(), until - now))
+        self.claim_at = now + pause if pause else 0.0
+        if self.woken:
+            self.claim_at = 0.0
+
+    def _pause(self) -> float:
+        longest = self.poll.total_seconds()
+        if self.wakeups is not None and self.wakeups.healthy:
+            beside = POLL_BESIDE_LOOKS.total_seconds() if self.wakeups.looks else 0.0
+            return max(longest, beside) * random.uniform(0.5, 1.0)
+        pause: float = SHORTEST_POLL.total_seconds() * 2 ** min(self._empty - 1, 20)
+        return min(pause, longest) * random.uniform(0.5, 1.0)
+
 
 class Hands(Generic[T]):
     """The jobs in hand of a worker.
@@ -51,56 +130,33 @@ class Hands(Generic[T]):
         limit: the most jobs in hand; None: one for each slot, and with several slots also those
             that will begin within AHEAD.
         slots: how many handlers run at once.
-        has_interval: whether there is a pause before each claim: a turn that finishes jobs does not
-            claim, and a wake-up makes no claim due.
 
     Attributes:
+        loops: one for each database.
         unstarted: claimed jobs whose handler was not called yet, in their order.
         running: jobs whose handler runs.
-        handled: jobs that are to be finished.
-        unwanted: claimed jobs of lanes at rest, which are to be released.
-        at_rest: lanes whose jobs are neither claimed nor started.
-        claim_at: when the next claim is due, by time.monotonic().
-        woken: a wake-up came after the last claim began, so another claim is due.
         ending: no handler is called any more, and nothing is claimed; true while `stopping`, too.
         ended: the run is over, and the slots end.
         drained: nothing is left that the run should wait for.
         error: what ends the run.
-        hopeless: no further turn can succeed.
         abandoned: how many handlers still run although the worker no longer waits for them.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        stopping: Flag,
-        *,
-        limit: int | None,
-        slots: int,
-        has_interval: bool = False,
-    ) -> None:
+    def __init__(self, runtime: Runtime, stopping: Flag, *, limit: int | None, slots: int) -> None:
         self._stopping = stopping
         self._limit = limit
         # How long handlers run, in seconds; the latest weigh most. Kept only without a limit.
         self._mean = 0.0
         self.slots = slots
-        self.has_interval = has_interval
+        self.loops: list[Loop[T]] = []
         self.unstarted: deque[InHand[T]] = deque()
         self.running: set[InHand[T]] = set()
-        self.handled: list[InHand[T]] = []
-        self.unwanted: list[InHand[T]] = []
-        self.at_rest: frozenset[Lane[T]] = frozenset()
-        self.claim_at = 0.0
-        self.woken = False
-        self.ending = self.ended = self.drained = self.hopeless = False
+        self.ending = self.ended = self.drained = False
         self.error: BaseException | None = None
-        self._in_turn = False
         self.abandoned = 0
-        self._own_turn: Batch[T] | None = None  # of the supervisor
-        self._oldest = inf  # since when a handled job waits to be finished
-        self._watched = False  # the supervisor looks again before a job has waited for long
-        self._unseen = False  # a handled job waits, and the supervisor may sleep for long
+        self._own_turn: tuple[Loop[T], Batch[T]] | None = None  # of the supervisor
         self._resting = 0  # slots that wait for something to do
+        self._dozes = False  # the supervisor may sleep beyond LONGEST_WAIT
         self.lock = runtime.lock()
         self._slot_is_needed = runtime.condition(self.lock)
         self._noticed = runtime.condition(self.lock)
@@ -114,7 +170,7 @@ class Hands(Generic[T]):
 
     # -- slots ----------------------------------------------------------
 
-    def next_step(self) -> InHand[T] | Batch[T] | None:
+    def next_step(self) -> InHand[T] | tuple[Loop[T], Batch[T]] | None:
         """Take the job that a free slot is to handle, or the turn that it is to do."""
         if self.ending or self._stopping.is_set():
             return None
@@ -123,31 +179,23 @@ class Hands(Generic[T]):
         in_hand = self.unstarted.popleft()
         in_hand.began = time.monotonic()
         self.running.add(in_hand)
-        if self._unseen or in_hand.lane.timeout is not None or (self.slots > 1 and self._is_low):
+        if self._dozes:
             self.notice()
         return in_hand
 
     def put_handled(self, in_hand: InHand[T]) -> None:
         """Note that a handler has ended, unless it was given up before."""
-        try:
-            self.running.remove(in_hand)
-        except KeyError:
+        if in_hand not in self.running:
             return
-        self.handled.append(in_hand)
+        self.running.remove(in_hand)
+        loop = in_hand.loop
+        loop.handled.append(in_hand)
         if self._limit is None:
             self._mean += (in_hand.duration - self._mean) * WEIGHT
-        if self._oldest == inf and in_hand.ended is None:
-            self._oldest = time.monotonic()
-            self._unseen = not self._watched
+        if loop.oldest == inf and in_hand.ended is None:
+            loop.oldest = time.monotonic()
         if self.ending:
             self.notice()
-
-    def abandon(self, in_hand: InHand[T], given_up: InHand[T]) -> None:
-        """Note that a job is to be finished although its handler goes on."""
-        self.running.discard(in_hand)
-        self.running.add(given_up)
-        self.abandoned += 1
-        self.put_handled(given_up)
 
     def put_back(self, in_hand: InHand[T]) -> None:
         """Note that a job was not handled after all."""
@@ -171,90 +219,79 @@ class Hands(Generic[T]):
 
     # -- turns ----------------------------------------------------------
 
-    def begin_turn(self, *, in_slot: bool) -> Batch[T] | None:
-        """Begin the next turn, if one is due and none is under way.
+    def begin_turn(self, *, in_slot: bool) -> tuple[Loop[T], Batch[T]] | None:
+        """Begin the next turn that is due, if its loop has none under way.
 
         Args:
             in_slot: a free slot does the turn; False: the supervisor does.
         """
-        if self._in_turn or self.ending or self._stopping.is_set():
+        if self.ending or self._stopping.is_set():
             return None
         now = time.monotonic()
-        if not (in_slot and self.handled) and now < self._due_at:
-            return None
-        claims = now >= self.claim_at or (bool(self.handled) and not self.has_interval)
-        if claims:
-            self.woken = False
-        free = self._free if claims else 0
-        batch = Batch(self._take_handled(), self._take_unwanted(), free)
-        return self._begin(batch, in_slot=in_slot)
+        for loop in self.loops:
+            if loop.in_turn or (not (in_slot and loop.handled) and now < self._due_at(loop)):
+                continue
+            claims = now >= loop.claim_at or (bool(loop.handled) and not loop.interval)
+            if claims:
+                loop.woken = False
+            turn = loop, loop.take(self._free if claims else 0)
+            self._own_turn = None if in_slot else turn
+            return turn
+        return None
 
-    def begin_ending_turn(self) -> Batch[T] | None:
+    def begin_ending_turn(self) -> tuple[Loop[T], Batch[T]] | None:
         """Begin a turn that finishes and releases, if there is anything to write."""
-        if self._in_turn or not (self.handled or self.unstarted or self.unwanted):
-            return None
-        unhandled = (*self._take_unwanted(), *self.unstarted)
-        self.unstarted.clear()
-        return self._begin(Batch(self._take_handled(), unhandled), in_slot=False)
+        for loop in self.loops:
+            unstarted = [in_hand for in_hand in self.unstarted if in_hand.loop is loop]
+            if not loop.in_turn and (loop.handled or loop.unwanted or unstarted):
+                self.unstarted = deque(each for each in self.unstarted if each.loop is not loop)
+                self._own_turn = loop, loop.take(0, unstarted)
+                return self._own_turn
+        return None
 
-    def end_turn(self, came: Iterable[InHand[T]] = ()) -> None:
-        """Note that the turn is over, and what it has claimed."""
-        self._in_turn, self._own_turn = False, None
-        self.unstarted.extend(came)
-        self._put_aside()
+    def end_turn(self, loop: Loop[T], came: Iterable[InHand[T]] = ()) -> None:
+        """Note that a turn is over, and what it has claimed."""
+        loop.in_turn, self._own_turn = False, None
+        for in_hand in came:
+            in_hand.loop = loop
+            self.unstarted.append(in_hand)
+        self._put_aside(loop)
         if self.unstarted and len(self.running) < self.slots:
             self._slot_is_needed.notify(len(self.unstarted))
-        elif self.handled:
+        elif loop.handled:
             self._slot_is_needed.notify(1)  # nobody is due to finish them yet
-        if self.ending or not self._watched:
+        if self.ending or self._dozes:
             self.notice()
 
-    def undo_turn(self, batch: Batch[T]) -> None:
+    def undo_turn(self, loop: Loop[T], batch: Batch[T]) -> None:
         """Note that a turn was interrupted: its jobs are still in hand."""
-        self._oldest = time.monotonic()
-        self.handled[:0] = batch.handled
-        self.end_turn(batch.unhandled)
+        loop.oldest = time.monotonic()
+        loop.handled[:0] = batch.handled
+        self.end_turn(loop, batch.unhandled)
 
     def undo_own_turn(self) -> None:
         """Note that the supervisor was interrupted at any moment of a turn."""
         if self._own_turn is not None:
-            self.undo_turn(self._own_turn)
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether a turn is under way."""
-        return self._in_turn
+            self.undo_turn(*self._own_turn)
 
     @property
     def is_empty(self) -> bool:
         """Whether no job is in hand; jobs in a turn are not counted."""
-        return not (self.unstarted or self.running or self.handled or self.unwanted)
+        return not self.all
 
     @property
     def all(self) -> list[InHand[T]]:
         """All jobs in hand, without those of a turn that is under way."""
-        return [*self.unstarted, *self.running, *self.handled, *self.unwanted]
+        waiting = [job for loop in self.loops for job in (*loop.handled, *loop.unwanted)]
+        return [*self.unstarted, *self.running, *waiting]
 
-    def _begin(self, batch: Batch[T], *, in_slot: bool) -> Batch[T]:
-        self._own_turn = None if in_slot else batch
-        self._in_turn = True
-        return batch
-
-    def _take_handled(self) -> list[InHand[T]]:
-        handled, self.handled = self.handled, []
-        self._oldest, self._unseen = inf, False
-        return handled
-
-    def _take_unwanted(self) -> tuple[InHand[T], ...]:
-        unwanted, self.unwanted = self.unwanted, []
-        return tuple(unwanted)
-
-    def _put_aside(self) -> None:
-        """Let the next turn release the unstarted jobs of lanes at rest."""
-        if not self.at_rest:
-            return
-        self.unwanted += (job for job in self.unstarted if job.lane in self.at_rest)
-        self.unstarted = deque(job for job in self.unstarted if job.lane not in self.at_rest)
+    def _put_aside(self, loop: Loop[T]) -> None:
+        """Let the next turn release the unstarted jobs of paused lanes."""
+        paused = loop.turns.paused
+        if paused:
+            unwanted = [each for each in self.unstarted if each.lane in paused]
+            loop.unwanted += unwanted
+            self.unstarted = deque(each for each in self.unstarted if each not in unwanted)
 
     @property
     def _free(self) -> int:
@@ -270,41 +307,21 @@ class Hands(Generic[T]):
             return 0
         return min(self.slots, int(self.slots * AHEAD / self._mean))
 
-    @property
-    def _is_low(self) -> bool:
-        """Whether so few jobs wait that more should be claimed before a slot is idle.
+    def _due_at(self, loop: Loop[T]) -> float:
+        """When a turn is due, also if no slot is free to do it.
 
-        A single slot claims when it has done all its jobs: its transactions are then largest.
+        A claim is due while a slot is idle, or so few jobs wait that one soon will be. A single
+        slot claims when it has done all its jobs: its transactions are then largest.
         """
-        return self._free > 0 and len(self.unstarted) <= self._ahead // 2
-
-    @property
-    def _claim_due_at(self) -> float:
-        """When a claim is due because a slot is idle, or soon will be."""
-        idle = len(self.running) + len(self.unstarted) < self.slots and self._free > 0
-        return self.claim_at if idle or (self.slots > 1 and self._is_low) else inf
-
-    @property
-    def _due_at(self) -> float:
-        """When a turn is due, also if no slot is free to do it."""
-        return 0.0 if self.unwanted else min(self._claim_due_at, self._oldest + LONGEST_WAIT)
+        if loop.unwanted:
+            return 0.0
+        waiting = len(self.unstarted)
+        idle = len(self.running) + waiting < self.slots
+        low = self.slots > 1 and waiting <= self._ahead // 2
+        claim_at = loop.claim_at if (idle or low) and self._free else inf
+        return min(claim_at, loop.oldest + LONGEST_WAIT)
 
     # -- the supervisor -------------------------------------------------
-
-    def wake(self) -> None:
-        """Make a claim due now, unless there is an interval.
-
-        It needs no lock, unlike other methods, but a notice() after it.
-        """
-        if not self.has_interval:
-            self.woken = True
-            self.claim_at = 0.0
-
-    def next_claim(self, at: float) -> None:
-        """Make the next claim due then, or now if a wake-up came during the last claim."""
-        self.claim_at = at
-        if self.woken:
-            self.claim_at = 0.0
 
     def call_slot(self) -> None:
         """Let a waiting slot do the turn that is due, or the supervisor if no slot waits."""
@@ -315,7 +332,7 @@ class Hands(Generic[T]):
 
     def notice(self) -> None:
         """Wake the supervisor."""
-        self._unseen = False
+        self._dozes = False
         self._noticed.notify_all()
 
     def wait_for_notice(self, until: float) -> None:
@@ -324,27 +341,27 @@ class Hands(Generic[T]):
         Args:
             until: wait no longer, by time.monotonic().
         """
-        now = time.monotonic()
-        due_at = inf if self._in_turn or self.ending else self._due_at
-        self._watched = self._in_turn or self._oldest < inf
-        if self._watched:
-            due_at = min(due_at, now + LONGEST_WAIT)
         # A signal handler may give its notice between our look and our wait, which misses it.
-        pause = min(until - now, due_at - now, LONGEST_SLEEP)
-        if pause > 0:
-            self._noticed.wait(pause)
-        self._watched = False
+        now = time.monotonic()
+        until = min(until, now + LONGEST_SLEEP)
+        if not self.ending:
+            due = [self._due_at(loop) for loop in self.loops if not loop.in_turn]
+            until = min(until, *due, now + LONGEST_WAIT if self.unstarted else inf)
+        if until > now:
+            self._dozes = until > now + LONGEST_WAIT
+            self._noticed.wait(until - now)
+            self._dozes = False
 
-    def let_rest(self, lanes: Iterable[Lane[T]], at_rest: Iterable[Lane[T]]) -> None:
-        """Let some lanes rest and the others go on; a lane that goes on wakes the worker.
+    def pause(self, loop: Loop[T], lanes: Iterable[Lane[T]], paused: Iterable[Lane[T]]) -> None:
+        """Pause some lanes, and let the others go on; a lane that goes on wakes the worker.
 
         Running jobs are finished. Jobs that were claimed and not started are released.
         """
-        before = self.at_rest
-        self.at_rest = (before - frozenset(lanes)) | frozenset(at_rest)
-        if before - self.at_rest:
-            self.wake()
-        self._put_aside()
+        before = loop.turns.paused
+        loop.turns.paused = (before - frozenset(lanes)) | frozenset(paused)
+        if before - loop.turns.paused:
+            loop.wake()
+        self._put_aside(loop)
         self.notice()
 
     def fail(self, error: BaseException) -> None:
@@ -353,66 +370,8 @@ class Hands(Generic[T]):
         self.ending = True
         self.notice()
 
-    def note_drained(self) -> None:
-        """End the run: nothing is left to do."""
-        self.drained = self.ending = True
-        self.notice()
-
     def end(self) -> None:
         """Let the slots end."""
         self.ending = self.ended = True
         self._slot_is_needed.notify_all()
         self.notice()
-
-
-SHORTEST_POLL = timedelta(milliseconds=100)
-LONGEST_POLL = timedelta(seconds=2)
-
-#: The longest pause, if `poll` is shorter, while a watcher looks for due jobs in each `poll`.
-POLL_BESIDE_LOOKS = timedelta(seconds=10)
-
-
-class Idle:
-    """The pauses between the claims of a worker.
-
-    Args:
-        poll: the longest pause while nothing is found.
-        interval: a pause before each claim, to limit the load.
-        wakeups: what wakes the worker meanwhile; None: nothing does.
-    """
-
-    def __init__(
-        self, *, poll: timedelta, interval: timedelta, wakeups: Wakeups | None = None
-    ) -> None:
-        self._wakeups = wakeups
-        self._longest = poll.total_seconds()
-        self._interval = interval.total_seconds()
-        self._empty = 0  # claims in a row that found nothing
-
-    def claim_at(
-        self, *, claimed: bool, found: bool, at_once: bool, held_until: float = math.inf
-    ) -> float:
-        """Return when the next claim is due, by time.monotonic().
-
-        Args:
-            claimed: the turn has claimed, or has tried to.
-            found: it has claimed jobs.
-            at_once: the turn has not made its claim; the next turn makes it.
-            held_until: by time.monotonic(), when a queue that was left alone may be claimed from.
-        """
-        if claimed and not at_once:
-            self._empty = 0 if found else self._empty + 1
-            if self._wakeups is not None:
-                self._wakeups.claimed(found=found)
-        pause = self._interval
-        if self._empty and not at_once:
-            pause = max(pause, min(self._poll(), held_until - time.monotonic()))
-        return time.monotonic() + pause if pause else 0.0
-
-    def _poll(self) -> float:
-        if self._wakeups is not None and self._wakeups.healthy:
-            beside = POLL_BESIDE_LOOKS.total_seconds() if self._wakeups.looks else 0.0
-            return max(self._longest, beside) * random.uniform(0.5, 1.0)
-        shortest: float = min(SHORTEST_POLL.total_seconds(), self._longest)
-        poll: float = min(shortest * 2 ** min(self._empty - 1, 20), self._longest)
-        return poll * random.uniform(0.5, 1.0)

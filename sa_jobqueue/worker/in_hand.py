@@ -1,14 +1,14 @@
-"""A claimed job on its way through a worker, and what a turn does with several of them.
+"""A claimed job on its way through a worker, and its log records, which name the job.
 
-Each attempt has a log record, which names the job::
+::
 
     Email 7 sent, attempt 1 of 20, after 0.12 s
     Email 8 failed, attempt 3 of 20, after 0.12 s; next try in 3.9 s: OSError: no route
 
 The parts are extra fields of the record, for JSON logs. A failure is logged with its traceback when
 the handler has raised: as an error if the job is not tried again, else as a warning. All other
-outcomes are logged at level INFO after the commit of
-the finish. If this level is off, a turn checks it once.
+outcomes are logged at level INFO after the commit of the finish. If this level is off, a turn
+checks it once.
 
 The worker asks which rows somebody else has locked, and waits for none: each wait takes as long as
 the lock timeout, and holds up all other jobs.
@@ -31,7 +31,7 @@ from ..fence.claim import Claim, fence_of, jobs_by_token
 from ..fence.statements import lock_unlocked
 from ..fence.token import Fence
 from ..model.columns import first_line
-from ..model.mapping import QueueMapping, word_of
+from ..model.mapping import word_of
 from ..model.status import CANCELLED, FAILED
 from ..process import function_name
 from ..sessions.writer import writing
@@ -68,6 +68,7 @@ class InHand(Generic[T]):
         claim: the claim that it belongs to, perhaps with other jobs.
         attempts: as the claim wrote them, if the delay depends on them. They are kept here
             because a handler may leave its job expired, and then nothing can be read from it.
+        loop: the loop of turns that has claimed it.
         outcome: NOT_YET until its handler has returned or raised; until then, it is not finished.
         ended: its handler's own transaction has finished the job, or has found its claim lost:
             nothing is left to write.
@@ -77,6 +78,7 @@ class InHand(Generic[T]):
         lost: a renewal has found that the claim was lost.
         given_up: why the worker no longer waits for its handler, and ignores its result.
         asked_to_stop: somebody wants this handler to end early.
+        moved_itself: its handler has written a status to it.
         may_be_finished: a transaction that finishes it has come to its COMMIT; if the answer was
             lost, nobody knows whether it has succeeded.
     """
@@ -85,6 +87,7 @@ class InHand(Generic[T]):
     job: T
     claim: Claim[T] | None = None
     attempts: int | None = None
+    loop: Any = field(default=None, init=False)
     outcome: Outcome | NotYet = field(default=NOT_YET, init=False)
     ended: Ended | None = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
@@ -93,6 +96,7 @@ class InHand(Generic[T]):
     lost: bool = field(default=False, init=False)
     given_up: BaseException | None = field(default=None, init=False)
     asked_to_stop: bool = field(default=False, init=False)
+    moved_itself: bool = field(default=False, init=False)
     may_be_finished: bool = field(default=False, init=False)
 
     @property
@@ -113,24 +117,12 @@ class InHand(Generic[T]):
         return None if timeout is None else self.began + timeout.total_seconds()
 
 
-@dataclass
-class Batch(Generic[T]):
-    """What one turn is to do.
-
-    Attributes:
-        handled: jobs to finish.
-        unhandled: jobs to release.
-        wanted: the most jobs to claim; 0: none.
-    """
-
-    handled: Sequence[InHand[T]] = ()
-    unhandled: Sequence[InHand[T]] = ()
-    wanted: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no job is to be finished or released."""
-        return not self.handled and not self.unhandled
+def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
+    """Return the jobs of a claim, to be handled."""
+    key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
+    if key is None:
+        return [InHand(lane, job, claim) for job in claim]
+    return [InHand(lane, job, claim, getattr(job, key)) for job in claim]
 
 
 #: How many jobs a record names before it says "and 12 more".
@@ -148,15 +140,34 @@ MAYBE_OURS = (
 
 
 def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta | None) -> None:
-    """Log that an attempt at a job has failed.
-
-    Args:
-        retry_in: the delay before the next attempt, if one remains.
-    """
-    fields = job_fields(in_hand, _seconds_to_next_try(in_hand, retry_in))
-    text = f"{_text('failed', fields)}; {_next_try(fields)}"
+    """Log that an attempt at a job has failed; `retry_in` is its delay if attempts remain."""
+    fields = job_fields(in_hand, retry_in)
     write = log.error if fields["next_try_in"] is None else log.warning
-    write("%s: %s", text, first_line(error), exc_info=error, extra=fields)
+    write("%s: %s", _text(fields, "failed"), first_line(error), exc_info=error, extra=fields)
+
+
+def log_refused(in_hand: InHand[Any], cause: object) -> None:
+    """Log that the database refuses to finish a job, and that its attempt has failed instead."""
+    assert isinstance(in_hand.outcome, Failed)
+    fields = job_fields(in_hand, in_hand.outcome.retry_in)
+    text = _text(fields, "cannot be finished, and its attempt fails")
+    log.error("%s: %s", text, cause, extra=fields)
+
+
+def log_finished(finished: Sequence[InHand[Any]]) -> None:
+    """Log the outcomes of jobs after the commit; failures were logged before."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    for in_hand in finished:
+        outcome = in_hand.outcome
+        if isinstance(outcome, Failed):
+            continue
+        wants = isinstance(outcome, Retry)
+        fields = job_fields(in_hand, outcome.in_ if isinstance(outcome, Retry) else None)
+        what = "is given back" if isinstance(outcome, Release) else fields["status"]
+        text = _text(fields, "wants a retry" if wants else what, tells_next=wants)
+        reason = outcome.reason if isinstance(outcome, NotDone) else None
+        log.info("%s", text if reason is None else f"{text}: {reason}", extra=fields)
 
 
 def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
@@ -180,128 +191,73 @@ def log_lost(lost: Iterable[InHand[Any]]) -> None:
         log.warning("%s: %s", job_name(fields), text, extra=fields)
 
 
-def log_refused(in_hand: InHand[Any], cause: object, outcome: Outcome) -> None:
-    """Log that the database refuses to finish a job, and that its attempt has failed instead."""
-    delay = outcome.retry_in if isinstance(outcome, Failed) else None
-    fields = job_fields(in_hand, _seconds_to_next_try(in_hand, delay))
-    text = f"{_text('cannot be finished, and its attempt fails', fields)}; {_next_try(fields)}"
-    log.error("%s: %s", text, cause, extra=fields)
-
-
 def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:
     """Log that jobs could not be given back, and stay claimed."""
-    names = ", ".join(job_name(job_fields(in_hand)) for in_hand in jobs[:NAMED])
     log.error(
-        "%s%s could not be released; a reap returns the jobs to the queue: %s",
-        names,
-        f" and {len(jobs) - NAMED:,} more" if len(jobs) > NAMED else "",
+        "%s could not be released; a reap returns the jobs to the queue: %s",
+        several([job_name(job_fields(in_hand)) for in_hand in jobs]),
         cause,
     )
 
 
-def log_passed_over(
-    mapping: QueueMapping, keys: Sequence[tuple[Any, ...]], error: Exception, pause: timedelta
-) -> None:
-    """Log that rows cannot be claimed, with the error of the first."""
-    names = ", ".join(" ".join(map(str, key)) for key in keys[:NAMED])
-    log.error(
-        "%s %s%s cannot be claimed. The worker goes on with other jobs, and tries again in %s: %s",
-        mapping,
-        names,
-        f" and {len(keys) - NAMED:,} more" if len(keys) > NAMED else "",
-        duration_text(pause),
-        error,
-        exc_info=error,
-    )
+def several(names: Sequence[str]) -> str:
+    """Name the first of several jobs, and count the rest."""
+    named = ", ".join(names[:NAMED])
+    return f"{named} and {len(names) - NAMED:,} more" if len(names) > NAMED else named
 
 
-def log_finished(finished: Sequence[InHand[Any]]) -> None:
-    """Log the outcomes of jobs after the commit; failures were logged before."""
-    if not log.isEnabledFor(logging.INFO):
-        return
-    for in_hand in finished:
-        if not isinstance(in_hand.outcome, Failed):
-            _log_finish(in_hand)
+def job_fields(in_hand: InHand[Any], retry_in: timedelta | None = None) -> dict[str, Any]:
+    """Return the extra fields of a record, the times in seconds.
 
-
-def _log_finish(in_hand: InHand[Any]) -> None:
-    outcome = in_hand.outcome
-    if isinstance(outcome, Retry):
-        fields = job_fields(in_hand, _seconds_to_next_try(in_hand, outcome.in_))
-        text = f"{_text('wants a retry', fields)}; {_next_try(fields)}"
-    elif isinstance(outcome, Release):
-        fields = job_fields(in_hand)
-        text = _text("is given back", fields)
-    else:
-        fields = job_fields(in_hand)
-        text = _text(fields["status"], fields)
-    reason = outcome.reason if isinstance(outcome, NotDone) else None
-    log.info("%s", text if reason is None else f"{text}: {reason}", extra=fields)
-
-
-def job_fields(in_hand: InHand[Any], next_try_in: float | None = None) -> dict[str, Any]:
-    """Return the extra fields of a record, the times in seconds."""
-    queue = in_hand.lane.queue
+    Args:
+        retry_in: the delay before the next attempt, if one remains.
+    """
+    queue, key = in_hand.lane.queue, in_hand.lane.mapping.attributes.get("max_attempts")
+    # None: no limit, or the handler expired the job.
+    most: int | None = None if key is None else vars(in_hand.job).get(key)
+    is_last = most is not None and in_hand.attempts is not None and in_hand.attempts >= most
+    next_try_in = None if is_last or retry_in is None else retry_in.total_seconds()
+    runs = in_hand.outcome is NOT_YET and in_hand.began
     return {
         "job_class": str(queue.mapping),
         "job_key": in_hand.fence.identity,
         "queue": repr(queue),
         "status": _status(in_hand, next_try_in),
         "attempt": in_hand.attempts,
-        "max_attempts": _most_attempts(in_hand),
+        "max_attempts": most,
         "next_try_in": next_try_in,
-        "duration": _duration(in_hand),
+        "duration": time.monotonic() - in_hand.began if runs else in_hand.duration,
     }
-
-
-def _duration(in_hand: InHand[Any]) -> float:
-    """Return for how many seconds the job's handler ran, or has run until now."""
-    if isinstance(in_hand.outcome, NotYet) and in_hand.began:
-        return time.monotonic() - in_hand.began
-    return in_hand.duration
 
 
 def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
     """Return the status of the job after its finish, in the table's own word."""
     queue, outcome = in_hand.lane.queue, in_hand.outcome
-    if isinstance(outcome, Cancel):
-        return queue.mapping.word(CANCELLED)
-    if isinstance(outcome, NotYet):
-        return word_of(queue.mapping, in_hand.fence.token.status)
-    if isinstance(outcome, Release):
-        return queue.ready
-    if isinstance(outcome, Retry | Failed):
-        return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
-    return word_of(queue.mapping, branch_of(outcome) or queue.then)
-
-
-def _seconds_to_next_try(in_hand: InHand[Any], delay: timedelta | None) -> float | None:
-    """Return the delay of a job in seconds; None: it is not tried again."""
-    most = _most_attempts(in_hand)
-    is_last = most is not None and in_hand.attempts is not None and in_hand.attempts >= most
-    return None if is_last or delay is None else delay.total_seconds()
-
-
-def _most_attempts(in_hand: InHand[Any]) -> int | None:
-    """Return max_attempts as the claim read it; None: no limit, or the handler expired the job."""
-    key = in_hand.lane.queue.mapping.attributes.get("max_attempts")
-    most: int | None = None if key is None else vars(in_hand.job).get(key)
-    return most
+    match outcome:
+        case Cancel():
+            return queue.mapping.word(CANCELLED)
+        case NotYet():
+            return word_of(queue.mapping, in_hand.fence.token.status)
+        case Release():
+            return queue.ready
+        case Retry() | Failed():
+            return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
+        case done:
+            return word_of(queue.mapping, branch_of(done) or queue.then)
 
 
 def job_name(fields: dict[str, Any]) -> str:
     return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}"
 
 
-def _text(what: str, fields: dict[str, Any]) -> str:
+def _text(fields: dict[str, Any], what: str, *, tells_next: bool = True) -> str:
     most = "" if fields["max_attempts"] is None else f" of {fields['max_attempts']}"
     attempt = "" if fields["attempt"] is None else f", attempt {fields['attempt']}{most}"
-    return f"{job_name(fields)} {what}{attempt}, after {duration_text(fields['duration'])}"
-
-
-def _next_try(fields: dict[str, Any]) -> str:
+    text = f"{job_name(fields)} {what}{attempt}, after {duration_text(fields['duration'])}"
+    if not tells_next:
+        return text
     wait = fields["next_try_in"]
-    return "not tried again" if wait is None else f"next try in {duration_text(wait)}"
+    return f"{text}; {'not tried again' if wait is None else f'next try in {duration_text(wait)}'}"
 
 
 def lock_free_rows(session: Session, fences: Sequence[Fence]) -> tuple[list[Fence], list[Fence]]:
@@ -315,10 +271,8 @@ def lock_free_rows(session: Session, fences: Sequence[Fence]) -> tuple[list[Fenc
     lost: list[Fence] = []
     for part in jobs_by_token(fences):
         with writing(session, part.mapping, rows=True, reads=True) as writer:
-            if writer.database.skip_locked:
-                ours, gone = lock_unlocked(writer, part)
-            else:
-                ours, gone = list(part.fences), []
+            can_skip = writer.database.skip_locked
+            ours, gone = lock_unlocked(writer, part) if can_skip else ([*part.fences], [])
         free += ours
         lost += gone
     return free, lost

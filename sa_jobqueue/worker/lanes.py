@@ -31,18 +31,16 @@ from enum import Enum, auto
 from functools import partial
 from inspect import iscoroutinefunction, isfunction, ismethod, unwrap
 from itertools import combinations
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Executable, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
-from ..fence.claim import Claim
 from ..model.mapping import QueueMapping
-from ..owners.owner import Owner
 from ..process import function_name
-from ..queue import JobQueue, check_handler, turn_in_one_go
+from ..queue import JobQueue, check_handler
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.backoff import LONGEST_DELAY
@@ -211,14 +209,6 @@ def _function_of(handler: Callable[..., Any]) -> Any:
 FAIR_EVERY = 4
 
 
-class Handled(Protocol[T]):
-    """A handled job, as a lane finishes it; `claim` may also hold other jobs."""
-
-    job: T
-    claim: Claim[T] | None
-    outcome: Outcome | NotYet
-
-
 class Lane(Generic[T]):
     """A queue with the handler of its jobs.
 
@@ -296,34 +286,29 @@ class Lane(Generic[T]):
                 "queue says what a done job becomes"
             )
 
-    def finish(
-        self, session: Session, handled: Sequence[Handled[T]], *, delete: bool | None
-    ) -> list[Any]:
+    def finish(self, session: Session, handled: Sequence[Any], *, delete: bool | None) -> list[Any]:
         """Write the outcomes of jobs; return those whose claim was lost.
 
         Raises:
             RuntimeError: a handler has not returned.
         """
         lost: list[Any] = []
-        by_outcome: dict[str | None, list[Handled[T]]] = {}
-        others: list[tuple[T, NotDone | Failed]] = []
+        by_branch: dict[str | None, list[Any]] = {}
         for in_hand in handled:
             outcome = in_hand.outcome
             if outcome is None or isinstance(outcome, Done | str):
-                by_outcome.setdefault(branch_of(outcome), []).append(in_hand)
-            elif isinstance(outcome, NotYet):
+                by_branch.setdefault(branch_of(outcome), []).append(in_hand)
+            elif outcome is NOT_YET:
                 name = function_name(self.handler)
                 raise RuntimeError(f"{name} has not returned: its job has no outcome yet")
             else:
-                others.append((in_hand.job, outcome))
-        for then, done in by_outcome.items():
-            jobs, values = _jobs_of(done), _values_of(done)
+                text = outcome.error if isinstance(outcome, Failed) else outcome.reason
+                lost += self.finish_otherwise(session, in_hand.job, outcome, text)
+        for then, done in by_branch.items():
+            jobs, values = jobs_of(done), _values_of(done)
             lost += claims_lost_by(
                 partial(self.complete, session, jobs, then, delete=delete, values=values)
             )
-        for job, otherwise in others:
-            text = otherwise.error if isinstance(otherwise, Failed) else otherwise.reason
-            lost += claims_lost_by(partial(self.finish_otherwise, session, job, otherwise, text))
         return lost
 
     def complete(
@@ -338,54 +323,29 @@ class Lane(Generic[T]):
         """Finish jobs whose handlers returned None or Done; `then` is a branch of a step."""
         self.queue.complete(session, jobs, delete=delete, values=values)
 
-    def complete_and_claim(
-        self,
-        session: Session,
-        handled: Sequence[Handled[T]],
-        *,
-        owner: str | int | Owner,
-        limit: int,
-        delete: bool | None,
-        options: Sequence[Any],
-        shown: bool,
-    ) -> Claim[T] | None:
-        """Finish jobs whose handlers returned None, and claim the next, in one verb.
-
-        Args:
-            shown: False: nobody reads the finished entities any more.
-
-        Returns:
-            The claim, or None if it takes two verbs and nothing was done.
-        """
-        return turn_in_one_go(
-            self.queue,
-            session,
-            _jobs_of(handled),
-            owner=owner,
-            limit=limit,
-            delete=delete,
-            options=options,
-            shown=shown,
-        )
-
     def finish_otherwise(
         self,
         session: Session,
         job: T,
         outcome: NotDone | Failed,
         text: str | BaseException | None,
-    ) -> None:
-        """Write the outcome of a job that is not done; `text` goes to ``last_error``."""
-        if isinstance(outcome, Cancel):
-            assert not isinstance(text, BaseException)
-            self.queue.cancel_claimed(session, job, reason=text)
-        elif isinstance(outcome, Release):
-            until = outcome.until
-            values = None if until is None else {self.mapping.attribute("run_at"): until}
-            self.queue.release(session, job, values=values)
-        else:
-            retry_in = outcome.retry_in if isinstance(outcome, Failed) else outcome.in_
-            self.queue.fail(session, job, error=text, retry_in=retry_in)
+    ) -> list[Any]:
+        """Write the outcome of a job that is not done; return the job if its claim was lost.
+
+        Args:
+            text: goes to ``last_error``.
+        """
+        queue: Any = self.queue
+        match outcome:
+            case Cancel():
+                write = partial(queue.cancel_claimed, reason=text)
+            case Release(until=None):
+                write = partial(queue.release)
+            case Release(until=until):
+                write = partial(queue.release, values={self.mapping.attribute("run_at"): until})
+            case Failed(retry_in=delay) | Retry(in_=delay):
+                write = partial(queue.fail, error=text, retry_in=delay)
+        return claims_lost_by(partial(write, session, job))
 
     def has_left(self, session: Session, queue: JobQueue[T]) -> bool:
         """Tell whether a drain waits for a job, by a read of the database that is written to.
@@ -393,22 +353,19 @@ class Lane(Generic[T]):
         Args:
             queue: the lane's own, perhaps without the rows that are passed over.
         """
-        with writing(session, self.mapping, reads=True) as writer:
-            return writer.rows(self._left(queue.plan.spec.where)).first() is not None
-
-    def _left(self, where: Sequence[ColumnElement[bool]]) -> Executable:
-        """Select the key of a job that a drain waits for."""
         mapping = self.mapping
-        unclaimed = mapping.has_status(self.queue.ready)
-        left = select(*mapping.key_attributes).where(unclaimed, *where)
+        left = select(*mapping.key_attributes).where(
+            mapping.has_status(queue.ready), *queue.plan.spec.where
+        )
         if mapping.has("run_at"):
             due = mapping.attribute("run_at") <= utc_now()
             tried = mapping.attribute("attempts") > 0 if mapping.has("attempts") else None
             left = left.where(due if tried is None else or_(due, tried))
-        return left.limit(1)
+        with writing(session, mapping, reads=True) as writer:
+            return writer.rows(left.limit(1)).first() is not None
 
 
-def _jobs_of(done: Sequence[Handled[T]]) -> Sequence[T]:
+def jobs_of(done: Sequence[Any]) -> Any:
     """Return the jobs, or their claim if they are all its jobs: it costs less to finish."""
     claim, *others = {in_hand.claim for in_hand in done}
     if claim is not None and not others and len(claim) == len(done):
@@ -416,7 +373,7 @@ def _jobs_of(done: Sequence[Handled[T]]) -> Sequence[T]:
     return [in_hand.job for in_hand in done]
 
 
-def _values_of(done: Sequence[Handled[T]]) -> OwnValues | None:
+def _values_of(done: Sequence[Any]) -> OwnValues | None:
     """Return the own columns that handlers returned for their jobs; None: none did."""
     values = {
         id(in_hand.job): in_hand.outcome.values

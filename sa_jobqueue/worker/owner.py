@@ -15,6 +15,7 @@ replaces the lease. The claim is renewed when the row is free again.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,18 +24,18 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..dialects import is_refusal, is_transient
 from ..errors import ClaimLost, LockLost, UnsupportedDatabase
 from ..fence.token import Fence
 from ..owners.owner import Owner
-from ..process import THREADS, Background, Runtime, process_name
+from ..process import Background, Runtime, process_name
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from .in_hand import InHand, lock_free_rows, log_lost
 from .lanes import NOT_YET
-from .transactions import Stopped, Transactions
+from .transactions import Stopped, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -162,17 +163,17 @@ class Heartbeat:
         in_hand: Callable[[], Sequence[InHand[Any]]],
         *,
         lease: timedelta,
-        max_runtime: timedelta | None = None,
-        slots: int = 1,
-        beats: bool = True,
-        runtime: Runtime = THREADS,
+        max_runtime: timedelta | None,
+        slots: int,
+        beats: bool,
+        runtime: Runtime,
     ) -> None:
         self._engine = engine
         self._renew = renew
         self._in_hand = in_hand
         shortest = lease if max_runtime is None else min(lease, max_runtime)
         self._every = shortest.total_seconds() / BEATS_PER_LEASE
-        self._longest = None if max_runtime is None else max_runtime.total_seconds()
+        self._longest = math.inf if max_runtime is None else max_runtime.total_seconds()
         self._slots = slots
         self._beats = beats
         self._runtime = runtime
@@ -214,7 +215,7 @@ class Heartbeat:
             self._renewing = True  # before we read: who takes a job after this, waits
             jobs = self._within_their_time()
             try:
-                self._note(jobs, self._renewed([job.fence for job in jobs]))
+                self._renew_all(jobs)
             except Exception as error:  # an application's handle_error listener raises its own
                 pause = min(self._every / 10, SOON.total_seconds())
                 _log_failure(len(jobs), error)
@@ -237,79 +238,55 @@ class Heartbeat:
         If the handler in every slot runs for too long, the unstarted jobs are left to others.
         """
         jobs = [job for job in self._in_hand() if not job.locked and not job.lost]
-        if self._longest is None:
-            return jobs
         latest = time.monotonic() - self._longest
         handled = [job for job in jobs if job.outcome is not NOT_YET]
         others = [job for job in jobs if job.outcome is NOT_YET]
         in_time = [job for job in others if not job.began or job.began > latest]
         return [*handled, *in_time] if len(others) - len(in_time) < self._slots else handled
 
-    def _renewed(self, fences: Sequence[Fence]) -> Sequence[Fence]:
-        """Renew claims; return the lost ones."""
-        if not fences:
-            return ()
+    def _renew_all(self, jobs: Sequence[InHand[Any]]) -> None:
+        """Renew claims together; if refused, one by one: a refused row costs no other claim."""
+        if not jobs:
+            return
         with connected_outside_pool(self._engine) as connection:
-            return self._renewed_parts(connection, fences)
+            try:
+                self._renew_in(connection, jobs)
+            except SQLAlchemyError as error:
+                if not is_refusal(error):
+                    raise
+                for job in jobs:
+                    self._renew_one(connection, job)
 
-    def _renewed_parts(self, connection: Connection, fences: Sequence[Fence]) -> Sequence[Fence]:
-        """Renew claims together; if refused, by halves: a refused row costs no other claim."""
+    def _renew_one(self, connection: Connection, job: InHand[Any]) -> None:
         try:
-            return self._renewed_together(connection, fences)
+            self._renew_in(connection, [job])
         except SQLAlchemyError as error:
             if not is_refusal(error):
                 raise
-            if len(fences) == 1:
-                self._note_refusal(fences[0], error)
-                return ()
-        half = len(fences) // 2
-        return [
-            *self._renewed_parts(connection, fences[:half]),
-            *self._renewed_parts(connection, fences[half:]),
-        ]
+            row = (job.fence.entity, job.fence.identity)
+            if row not in self._refused:
+                self._refused.add(row)
+                _log_failure(1, error)
 
-    def _renewed_together(self, connection: Connection, fences: Sequence[Fence]) -> Sequence[Fence]:
-        lost: list[Fence] = []
+    def _renew_in(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
+        """Renew claims in a transaction; wait for no lock where the database can skip rows."""
 
-        def renew(session: Session) -> None:
+        def renew(session: Session) -> Sequence[Fence]:
+            unlocked, lost = lock_free_rows(session, [job.fence for job in jobs])
             try:
-                renew_unlocked(session, fences, self._renew)
+                if unlocked:
+                    self._renew(session, unlocked)
             except ClaimLost as error:
-                lost.extend(error.lost)
+                return [*lost, *error.lost]
+            return lost
 
-        run_in_transaction(connection, renew)
-        return lost
-
-    def _note_refusal(self, fence: Fence, error: SQLAlchemyError) -> None:
-        row = (fence.entity, fence.identity)
-        if row not in self._refused:
-            self._refused.add(row)
-            _log_failure(1, error)
-
-    def _note(self, jobs: Sequence[InHand[Any]], lost: Sequence[Fence]) -> None:
+        lost = run_in_transaction(connection, renew)
         gone = {(id(fence.token), fence.identity) for fence in lost}
         for job in jobs if gone else ():
-            fence = job.fence
-            job.lost = (id(fence.token), fence.identity) in gone
+            job.lost = (id(job.fence.token), job.fence.identity) in gone
         log_lost(job for job in jobs if job.lost)
 
 
 def _log_failure(count: int, error: Exception) -> None:
-    cause = error.orig if isinstance(error, DBAPIError) else error
     write = log.info if is_transient(error) else log.warning
-    write("the renewal of %d claims failed, and is tried again: %s", count, cause)
-
-
-def renew_unlocked(
-    session: Session, fences: Sequence[Fence], renew: Callable[[Session, Sequence[Fence]], None]
-) -> None:
-    """Renew claims, but wait for no lock where the database can skip locked rows.
-
-    Raises:
-        ClaimLost: for lost claims, after all other claims were renewed.
-    """
-    unlocked, lost = lock_free_rows(session, fences)
-    if unlocked:
-        renew(session, unlocked)
-    if lost:
-        raise ClaimLost("renew", lost=lost, kept=unlocked)
+    write("the renewal of %d claims failed, and is tried again: %s", count, cause_of(error))

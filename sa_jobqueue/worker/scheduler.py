@@ -12,7 +12,8 @@ from ..queue import JobQueue
 from ..schedules import Schedules
 from ..schedules.declared import declared_for
 from ..sessions.transactions import connected, run_in_transaction
-from .transactions import Transactions, Tries
+from .chores import Tries
+from .transactions import Transactions
 
 #: The longest pause between two looks for due schedules, give or take a fifth.
 LOOK_EVERY = timedelta(seconds=10)

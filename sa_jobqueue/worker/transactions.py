@@ -1,4 +1,10 @@
-"""A worker's transactions, which are run again after a temporary error."""
+"""A worker's transactions, which are run again after a temporary error.
+
+The connection of the turns stays checked out from one turn to the next. A pool resets each
+connection that it gets back. With PyMySQL, asyncmy and aiosqlite, the reset is a round trip for
+each turn; with other drivers, it is a tenth of a turn's Python. An idle worker gives its connection
+back after about a second.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +21,27 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from ..dialects import (
-    database_of,
-    is_mistake,
-    is_of_driver,
-    is_refused_login,
-    is_shortage,
-    is_transient,
-)
-from ..dialects.connections import driver_errors
-from ..errors import JobQueueError, LockLost, MissingTable
+from ..dialects import database_of, is_of_driver, is_refused_login, is_shortage, is_transient
+from ..errors import LockLost
 from ..process import Flag, Runtime
-from ..sessions.transactions import run_in_transaction
-from .connections import LOCK_WAIT, KeptConnection, may_be_bound
+from ..sessions.transactions import connect, run_in_transaction
+from .connections import may_be_bound
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 R = TypeVar("R")
 
-
-Prepare = Callable[[Connection], None]
-
 #: For how long a transaction is run again before its error is raised: long enough for a restart
 #: of the server.
 PATIENCE = timedelta(minutes=5)
 
-SHORTEST_PAUSE = timedelta(milliseconds=50)
-LONGEST_PAUSE = timedelta(seconds=2)
+#: How long a transaction of the worker waits for a locked row where the server would wait without
+#: a limit.
+LOCK_WAIT = timedelta(seconds=2)
+
+#: For how long a connection is kept, in seconds. A pool that pings, recycles or prepares its
+#: connections does so once in this time.
+KEPT_FOR = 1.0
 
 
 class Stopped(BaseException):
@@ -52,8 +52,36 @@ class Stopped(BaseException):
     """
 
 
-def _always() -> bool:
-    return True
+class Pauses:
+    """Growing pauses between tries: each is about twice as long as the one before.
+
+    Args:
+        first: in seconds, as `longest`.
+        spread: each pause is shorter by up to this part.
+        until: by time.monotonic(), when the time for further tries is over.
+    """
+
+    def __init__(
+        self,
+        first: float = 0.05,
+        longest: float = 2.0,
+        *,
+        spread: float = 0.5,
+        until: float = math.inf,
+    ) -> None:
+        self._next, self._longest = first, longest
+        self._spread, self._until = spread, until
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the time for further tries is over."""
+        return time.monotonic() > self._until
+
+    def next(self) -> float:
+        """Return the next pause in seconds."""
+        pause = self._next * random.uniform(1 - self._spread, 1.0)
+        self._next = min(self._next * 2, self._longest)
+        return pause
 
 
 class Transactions:
@@ -64,6 +92,10 @@ class Transactions:
         stopping: set when the worker is to stop.
         open_session: opens sessions of the application's kind; None: plain ones on the engine.
         mapper: of the class whose rows are written.
+
+    Attributes:
+        kept: the connection of the turns; None: each takes one of the pool's.
+        trouble: why the worker cannot claim now; None: its last turn has succeeded.
     """
 
     def __init__(
@@ -76,155 +108,141 @@ class Transactions:
         mapper: Any = None,
     ) -> None:
         self.engine = engine
+        self.kept: KeptConnection | None = None
+        self.trouble: str | None = "the worker has not begun"
         self._open_session = open_session
         self._mapper = None if open_session is None else mapper
-        # A closed session may be used again: a new one for each turn would look its events up anew.
-        self._closed: list[Session] = []
         self._runtime = runtime
         self._stopping = stopping
         self._succeeded_once = False
-        #: Why the worker cannot claim now; None: its last turn has succeeded.
-        self.trouble: str | None = "the worker has not begun"
 
-    def may_keep(self, connection: Connection) -> bool:
-        """Tell whether its sessions would use this connection of the engine, if it were kept."""
-        if self._open_session is None:
-            return True
-        return may_be_bound(self._open_session, connection, self._mapper)
-
-    def kept_connection(self) -> KeptConnection:
-        """Return what keeps a connection for its sessions."""
-        return KeptConnection(self.engine, self._open_session)
+    def keep_connection(self, connection: Connection) -> None:
+        """Keep a connection for the turns, if sessions like these would use it."""
+        opened = self._open_session
+        if opened is None or may_be_bound(opened, connection, self._mapper):
+            self.kept = KeptConnection(self.engine, opened)
 
     def run(
         self,
         work: Callable[[Session], R],
         *,
-        patience: timedelta | None = None,
-        reads_first: Callable[[], bool] = _always,
+        conflicts: timedelta = PATIENCE,
+        heeds_stop: bool = True,
+        reads_first: Callable[[], bool] = lambda: True,
         writes_claims: bool = False,
-        kept: KeptConnection | None = None,
     ) -> R:
-        """Run and commit a transaction, again while its error is temporary.
+        """Run and commit a transaction on the connection of the turns, as :meth:`patiently` does.
 
         Args:
-            patience: for how long; None: for PATIENCE, or until the worker is to stop.
             reads_first: returns False if `work` only calls verbs, which write before they read;
                 called before each try.
             writes_claims: True if `work` finishes or releases jobs, whose rows others may have
                 locked: it then waits for a row for LOCK_WAIT, where the server has no limit.
-            kept: the connection to use; None: any of the pool's.
-
-        Raises:
-            Stopped: the worker is to stop.
         """
 
         def once() -> R:
-            if kept is None:
+            if self.kept is None:
                 prepare = _limit_lock_wait if writes_claims else None
-                return self._run_once(work, reads_first=reads_first(), prepare=prepare)
-            return kept.use(
-                lambda session, limit_lock_wait: self._run(
-                    lambda: session,
+                return self.run_once(work, reads_first=reads_first(), prepare=prepare)
+            return self.kept.use(
+                lambda session, limit_lock_wait: run_in_transaction(
+                    self.engine,
                     work,
+                    open_session=lambda: session,
+                    mapper=self._mapper,
                     reads_first=reads_first(),
                     prepare=limit_lock_wait if writes_claims else None,
                 )
             )
 
-        result = self.patiently(once, patience)
+        result = self.patiently(once, conflicts=conflicts, heeds_stop=heeds_stop)
         self._succeeded_once, self.trouble = True, None
         return result
 
-    def run_in(
-        self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any
-    ) -> R:
-        """Run and commit a transaction in other sessions, again after errors as :meth:`run` does.
-
-        Raises:
-            Stopped: the worker is to stop.
-        """
-        return self.patiently(
-            lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
-        )
-
-    def run_once(self, work: Callable[[Session], R]) -> R:
-        """Run and commit a transaction that finishes and releases no jobs."""
-        return self._run_once(work, reads_first=True, prepare=None)
-
-    def _run_once(
-        self, work: Callable[[Session], R], *, reads_first: bool, prepare: Prepare | None
-    ) -> R:
-        if self._open_session is not None:
-            return self._run(self._open_session, work, reads_first=reads_first, prepare=prepare)
-        session = self._plain_session()
-        result = self._run(lambda: session, work, reads_first=reads_first, prepare=prepare)
-        self._closed.append(session)
-        return result
-
-    def _plain_session(self) -> Session:
-        try:
-            return self._closed.pop()
-        except IndexError:
-            return Session(self.engine, expire_on_commit=False)
-
-    def _run(
+    def run_once(
         self,
-        open_session: Callable[[], Session],
         work: Callable[[Session], R],
         *,
-        reads_first: bool,
-        prepare: Prepare | None,
+        reads_first: bool = True,
+        prepare: Callable[[Connection], None] | None = None,
     ) -> R:
+        """Run and commit a transaction on a connection of the pool's."""
         return run_in_transaction(
             self.engine,
             work,
-            open_session=open_session,
+            open_session=self._open_session,
             mapper=self._mapper,
             reads_first=reads_first,
             prepare=prepare,
         )
 
-    def patiently(self, work: Callable[[], R], patience: timedelta | None = None) -> R:
-        """Call `work`, again while its error is temporary; see :meth:`run`."""
-        began = time.monotonic()
-        pauses: Pauses | None = None
-        warned = False
+    def run_in(
+        self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any
+    ) -> R:
+        """Run and commit a transaction in other sessions, as :meth:`patiently` does."""
+        return self.patiently(
+            lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
+        )
+
+    def patiently(
+        self,
+        work: Callable[[], R],
+        *,
+        conflicts: timedelta = PATIENCE,
+        heeds_stop: bool = True,
+    ) -> R:
+        """Call `work`, again while its error is temporary, for PATIENCE.
+
+        Args:
+            conflicts: for how long it is called again after deadlocks and waits for locks.
+            heeds_stop: False: the work has handled jobs to finish, and goes on at a stop.
+
+        Raises:
+            Stopped: the worker is to stop.
+            Exception: what is not temporary, or has lasted for too long.
+        """
+        began, warned = time.monotonic(), False
+        pauses = Pauses()
         while True:
             try:
                 return work()
             except Exception as error:
-                if pauses is None:
-                    wait = self._stopping.wait if patience is None else self._runtime.sleep
-                    pauses = Pauses(wait, PATIENCE if patience is None else patience, began)
-                if pauses.are_over or not self.is_temporary(error):
-                    raise
-                if self.is_away(error):  # a deadlock keeps nobody from claiming
-                    self.trouble = f"database away: {cause_of(error)}"
                 lacking = is_shortage(error) or isinstance(error, PoolTimeout)
-                grave = lacking or not self._succeeded_once
+                away = self.is_away(error)
+                patience = PATIENCE if lacking or away else conflicts
+                late = time.monotonic() > began + patience.total_seconds()
+                if late or not self.is_temporary(error):
+                    raise
+                if away:  # a deadlock keeps nobody from claiming
+                    self.trouble = f"database away: {cause_of(error)}"
+                grave = lacking or not self._succeeded_once or not heeds_stop
                 write = log.warning if grave and not warned else log.info
                 write("a transaction failed, and is run again: %s", cause_of(error))
                 warned = True
-                if patience is None and self._stopping.is_set():
+                if heeds_stop and self._stopping.is_set():
                     raise Stopped from error
-            pauses.pause()
+            (self._stopping.wait if heeds_stop else self._runtime.sleep)(pauses.next())
 
-    def pauses(self, patience: timedelta = PATIENCE) -> Pauses:
-        """Begin to wait for something."""
-        return Pauses(self._runtime.sleep, patience, time.monotonic())
+    def sleep(self, seconds: float) -> None:
+        """Wait, also while the worker is to stop."""
+        self._runtime.sleep(seconds)
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error passes with time."""
         return is_transient(error) or is_shortage(error) or self.is_away(error)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Tell whether others have locked what a transaction needs."""
+        return self.is_temporary(error) and not is_shortage(error) and not self.is_away(error)
 
     def is_away(self, error: BaseException) -> bool:
         """Tell whether no connection was to be had, or it broke: the server may be restarting."""
         # The connection of an owner's lock, and a pool whose connections are all in use.
         if isinstance(error, LockLost | PoolTimeout):
             return True
-        if not isinstance(error, DBAPIError):
-            return is_of_driver(error) and self._is_disconnect(error)
+        if not isinstance(error, DBAPIError):  # a handle_error listener has raised the driver's own
+            dialect: Any = self.engine.dialect
+            return is_of_driver(error) and bool(dialect.is_disconnect(error, None, None))
         if error.connection_invalidated:
             return True
         # A failure to connect is an error without a statement: PyMySQL's InternalError, too, if the
@@ -233,94 +251,6 @@ class Transactions:
         failures = OperationalError | InterfaceError | InternalError
         connecting = isinstance(error, failures) and error.statement is None
         return connecting and (self._succeeded_once or not is_refused_login(error))
-
-    def _is_disconnect(self, error: BaseException) -> bool:
-        """Ask the dialect about a driver's error that a handle_error listener has raised."""
-        dialect: Any = self.engine.dialect
-        return bool(dialect.is_disconnect(error, None, None))
-
-
-class Refusals:
-    """A refusal that repeats: it is logged once, and raised after PATIENCE.
-
-    Args:
-        what: what the database refuses, for the log.
-    """
-
-    def __init__(self, transactions: Transactions, what: str) -> None:
-        self._transactions = transactions
-        self._what = what
-        self._has_succeeded = False
-        self._pauses: Pauses | None = None
-        self._next_try = 0.0  # by time.monotonic()
-
-    @property
-    def is_resting(self) -> bool:
-        """Whether another try would come too soon; the pauses grow."""
-        return self.rests_until < math.inf
-
-    @property
-    def rests_until(self) -> float:
-        """When the next try is due, by time.monotonic(); inf: none is waited for."""
-        resting = self._pauses is not None and time.monotonic() < self._next_try
-        return self._next_try if resting else math.inf
-
-    def note(self, error: Exception) -> None:
-        """Note a refusal.
-
-        Raises:
-            Exception: the error, if it has lasted for PATIENCE or is not the database's.
-        """
-        mistaken = isinstance(error, JobQueueError) or (
-            not self._has_succeeded and is_mistake(error)
-        )
-        # A temporary error has been waited for already.
-        if mistaken or self._transactions.is_temporary(error):
-            raise error
-        if self._pauses is None:
-            log.error(
-                "the database refuses %s; the worker tries again: %s",
-                self._what,
-                cause_of(error),
-                exc_info=error,
-            )
-            self._pauses = self._transactions.pauses()
-        elif self._pauses.are_over:
-            raise error
-        self._next_try = time.monotonic() + self._pauses.next()
-
-    def end(self) -> None:
-        """Note a success."""
-        self._has_succeeded = True
-        self._pauses = None
-
-
-class Pauses:
-    """Growing pauses between tries, until `patience` is over.
-
-    Args:
-        began: when the first try began, by time.monotonic().
-    """
-
-    def __init__(self, wait: Callable[[float], object], patience: timedelta, began: float) -> None:
-        self._wait = wait
-        self._deadline = began + patience.total_seconds()
-        self._next = SHORTEST_PAUSE.total_seconds()
-
-    @property
-    def are_over(self) -> bool:
-        """Whether the time for further tries is over."""
-        return time.monotonic() > self._deadline
-
-    def pause(self) -> None:
-        """Wait about twice as long as the last time."""
-        self._wait(self.next())
-
-    def next(self) -> float:
-        """Return the next pause in seconds, for somebody who does not wait."""
-        pause = self._next * random.uniform(0.5, 1.0)
-        self._next = min(self._next * 2, LONGEST_PAUSE.total_seconds())
-        return pause
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -335,42 +265,117 @@ def _limit_lock_wait(connection: Connection) -> None:
     database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=False)
 
 
-class Tries:
-    """Try the parts of a chore again and again; an error is logged when it comes, not each time.
+class _Kept:
+    """A connection, and the session that the turns use on it if it is a plain one."""
 
-    Missing tables are logged once for all parts.
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.pool = engine, engine.pool
+        self.until = time.monotonic() + KEPT_FOR
+        self.connection = connect(engine)
+        self.plain = Session(self.connection, expire_on_commit=False)
+        self.is_shared: bool | None = None  # by a pooler's clients; None: not asked yet
+        self.is_settled = self.is_limited = False
+
+    @property
+    def is_of_engine(self) -> bool:
+        """Whether the engine still has the connection's pool; dispose() replaces the pool."""
+        return self.engine.pool is self.pool
+
+    def limit_lock_wait(self, connection: Connection) -> None:
+        """Limit the waits for locked rows: in this transaction, and those that follow.
+
+        Through a pooler, a later transaction may be another client's.
+        """
+        database = database_of(connection)
+        if self.is_settled or not database.may_wait_without_limit:
+            return
+        if self.is_shared is None:
+            self.is_shared = database.through_pooler(connection)
+        limited = database.limit_lock_wait(connection, LOCK_WAIT, of_session=not self.is_shared)
+        self.is_settled = not self.is_shared
+        self.is_limited = limited and self.is_settled
+
+    def close(self) -> None:
+        """Give the connection back to the pool, which resets it."""
+        try:
+            if not self.is_of_engine:  # nobody would close it any more
+                self.connection.invalidate()
+            if self.is_limited and not self.connection.invalidated:
+                database_of(self.connection).lift_lock_wait_limit(self.connection)
+                self.connection.commit()
+        except BaseException as error:
+            self.connection.invalidate()
+            if not isinstance(error, Exception):
+                raise
+            log.info("a connection is closed, and not given back to its pool: %s", error)
+        finally:
+            self.connection.close()
+
+
+class KeptConnection:
+    """The connection of the turns, and a chore that gives it back in time.
+
+    Turns run one after the other, in any thread. If no connection is kept, a turn connects.
 
     Args:
-        chore: what the worker goes on without while its tables are missing, for the log.
+        open_session: opens a session of the application's kind for each turn, which
+            :func:`may_be_bound` allows; None: the turns share a plain one.
     """
 
-    def __init__(self, transactions: Transactions, chore: str) -> None:
-        self._transactions = transactions
-        self._chore = chore
-        self._logged: set[str] = set()  # the parts whose error was logged
-        self._lacking: set[str] = set()  # the parts that have not found their table
+    def __init__(self, engine: Engine, open_session: Callable[[], Session] | None = None) -> None:
+        self._engine = engine
+        self._open_session = open_session
+        self._free: list[_Kept] = []
+        self._is_over = False
 
-    def run(self, part: str, work: Callable[[], object]) -> bool:
-        """Call `work`, which is named `part` in the log; tell whether it succeeded."""
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self.run()
+
+    def use(self, work: Callable[[Session, Callable[[Connection], None]], R]) -> R:
+        """Call `work` with a session on the connection; keep the connection if it succeeds.
+
+        Args:
+            work: also gets a function that limits the waits for locked rows. It calls this
+                function in its transaction, if it writes to rows that others may have locked.
+        """
+        kept = self._pop()
+        if kept is not None and not (kept.is_of_engine and time.monotonic() < kept.until):
+            kept.close()
+            kept = None
+        kept = kept or _Kept(self._engine)
         try:
-            work()
-        except MissingTable as error:  # it says the way out; a traceback adds nothing
-            if not self._lacking:
-                log.warning("the worker goes on without %s: %s", self._chore, error)
-            self._lacking.add(part)
-            return False
-        except Exception as error:
-            self._note(part, error)
-            return False
-        self._logged.discard(part)
-        self._lacking.discard(part)
-        return True
+            result = work(self._session_on(kept), kept.limit_lock_wait)
+        except BaseException:
+            kept.close()
+            raise
+        self._free.append(kept)
+        if self._is_over:  # the run has ended without us, as it does if a handler never ends
+            self.run()
+        return result
 
-    def _note(self, part: str, error: Exception) -> None:
-        if self._transactions.is_temporary(error):
-            log.info("%s failed; the worker tries again: %s", part, cause_of(error))
-        elif part not in self._logged:
-            self._logged.add(part)
-            refused = any(driver_errors(error))
-            what = f"the database refuses {part}" if refused else f"{part} failed"
-            log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
+    @property
+    def due_at(self) -> float:
+        """When the connection is to be given back, by time.monotonic(); infinity: none is kept."""
+        return min((kept.until for kept in tuple(self._free)), default=math.inf)
+
+    def run(self) -> None:
+        """Give the connection back to the pool."""
+        while (kept := self._pop()) is not None:
+            kept.close()
+
+    def _pop(self) -> _Kept | None:
+        try:
+            return self._free.pop()
+        except IndexError:  # another thread has it
+            return None
+
+    def _session_on(self, kept: _Kept) -> Session:
+        if self._open_session is None:
+            return kept.plain
+        session = self._open_session()
+        session.bind = kept.connection
+        return session

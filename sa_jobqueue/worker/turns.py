@@ -1,28 +1,83 @@
-"""A turn: one transaction that finishes the handled jobs and claims the next ones."""
+"""A turn: one transaction that finishes the handled jobs and claims the next ones.
+
+If the database refuses this transaction, its error does not tell which job causes it. The handled
+jobs are then finished one by one, without a claim. A job that the database refuses is failed, with
+the reason. All other jobs are finished, and no job is handled again because of another job's error.
+If the turn has waited in vain for a lock, jobs whose rows others have locked are found first, by a
+read that skips locked rows. While the server is away or its disk is full, no job is the cause, and
+the turn waits.
+
+Jobs that can be neither finished nor failed are set aside, and tried again later. A constraint or a
+trigger may refuse every write to a row, or somebody may lock it for long. Such a job was handled:
+nobody may handle it again, and it must not hold up other jobs. It therefore stays claimed, and its
+claim is renewed as long as the worker runs.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from ..errors import ClaimLost, LockLost
+from ..dialects import is_mistake, is_shortage
+from ..errors import ClaimLost, JobQueueError, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
-from .connections import KeptConnection
-from .in_hand import Batch, Ended, InHand, jobs_of_locked_rows, log_lost, log_unreleased
-from .lanes import Lane, LaneOrder, claims_lost_by
+from ..fence.statements import is_as_finished
+from ..model.columns import error_text, in_ascii
+from ..model.mapping import word_of
+from ..queue import turn_in_one_go
+from ..sessions.writer import writing
+from .in_hand import (
+    Ended,
+    InHand,
+    in_hand_of,
+    job_fields,
+    job_name,
+    jobs_of_locked_rows,
+    log_lost,
+    log_refused,
+    log_unreleased,
+)
+from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of
 from .owner import OwnerName
-from .refusals import UNDIVIDED, PassedOver, RefusedFinish, SetAside, may_come_from_a_row
-from .transactions import Refusals, Transactions, cause_of
+from .passed_over import PassedOver
+from .transactions import PATIENCE, Pauses, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
+
+#: For how long a turn or its part is run again after deadlocks and waits for locks, before its jobs
+#: are finished one by one.
+UNDIVIDED = timedelta(seconds=2)
+
+
+@dataclass
+class Batch(Generic[T]):
+    """What one turn is to do.
+
+    Attributes:
+        handled: jobs to finish.
+        unhandled: jobs to release.
+        wanted: the most jobs to claim; 0: none.
+    """
+
+    handled: Sequence[InHand[T]] = ()
+    unhandled: Sequence[InHand[T]] = ()
+    wanted: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job is to be finished or released."""
+        return not self.handled and not self.unhandled
 
 
 @dataclass
@@ -32,7 +87,7 @@ class TurnResult(Generic[T]):
     Attributes:
         claims: each claim with its lane.
         finished: the jobs that were finished, without those whose claim was lost.
-        claim_is_due: the turn has only finished jobs; the claim follows in another turn.
+        claim_is_due: the turn has not made its claim; another turn makes it.
         refused: the database refused the claim.
     """
 
@@ -49,16 +104,15 @@ class TurnResult(Generic[T]):
 
 @dataclass
 class Turns(Generic[T]):
-    """The turns of a worker.
+    """The turns of a worker in one database.
 
     Attributes:
         delete: whether done jobs are deleted; None: as the model says.
         options: loader options for the claims.
         delay: returns how long a job waits that is failed because its finish was refused.
         wait_for_renewal: waits until no renewal of claims is under way.
-        is_at_rest: tells whether a lane's queue is paused.
         shows: callbacks read finished jobs, which must then show their new values.
-        kept: the connection of the turns; None: each takes one of the pool's.
+        paused: lanes whose jobs are neither claimed nor started.
         hopeless: the database has refused for PATIENCE to finish jobs.
     """
 
@@ -69,24 +123,30 @@ class Turns(Generic[T]):
     options: Sequence[Any]
     delay: Callable[[InHand[T]], timedelta | None]
     wait_for_renewal: Callable[[], None]
-    is_at_rest: Callable[[Lane[T]], bool]
     shows: bool
-    kept: KeptConnection | None = None
+    paused: frozenset[Lane[T]] = frozenset()
     hopeless: bool = False
 
     def __post_init__(self) -> None:
-        self.passed_over: PassedOver[T] = PassedOver(self.owner_name, self.options)
+        self.passed_over: PassedOver[T] = PassedOver(self.options)
         self._order = LaneOrder(self.lanes)
+        self._asked = self.lanes[0]  # the lane of the last claim
+        self._refused: dict[Lane[T] | None, Refusal] = {}
+        self._has_claimed = False
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
-        self._refusals = {lane: Refusals(self.transactions, "a claim") for lane in self.lanes}
-        self._overdue: Exception | None = None  # a refusal that ends the run
-        self._set_aside = SetAside(self.transactions, self._finishing, self.wait_for_renewal)
+        self._aside = SetAside[T]()
 
     @property
     def aside(self) -> list[InHand[T]]:
         """Jobs that can be neither finished nor failed; none during another try."""
-        return self._set_aside.resting
+        return [in_hand for in_hand, _ in self._aside.left]
+
+    @property
+    def held_until(self) -> float:
+        """When the first lane that is left alone may be claimed from again; inf: there is none."""
+        resting = [refused.rests_until for refused in self._refused.values()]
+        return min((at for at in resting if at > time.monotonic()), default=math.inf)
 
     def turn(self, batch: Batch[T]) -> TurnResult[T]:
         """Finish the handled jobs, release the others, claim the next ones.
@@ -94,21 +154,26 @@ class Turns(Generic[T]):
         Raises:
             Exception: what the database still refused after PATIENCE.
         """
-        if self._overdue is not None:
-            raise self._overdue
-        if all(map(self.is_at_rest, self.lanes)):
-            batch = replace(batch, wanted=0)
         if not batch.is_empty:
             self.wait_for_renewal()
-        finished = self._set_aside.try_again() if batch.wanted else []
+        tried_again = self._try_aside_again() if batch.wanted and self._aside.is_due else []
         result = self._turn_or_parts(batch)
-        result.finished += finished
+        result.finished += tried_again
         return result
 
-    @property
-    def held_until(self) -> float:
-        """When the first lane that is left alone may be claimed from again; inf: there is none."""
-        return min(each.rests_until for each in self._refusals.values())
+    def is_drained(self) -> bool:
+        """Tell whether no job is left that a drain waits for."""
+        try:
+            left = self.transactions.run(
+                lambda session: any(
+                    lane.has_left(session, self.passed_over.queue_of(lane)) for lane in self.lanes
+                )
+            )
+        except Exception as error:
+            self._note_refusal(None, "the check for remaining jobs", error)
+            return False
+        self._refused.pop(None, None)
+        return not left
 
     def end(self, batch: Batch[T], patience: timedelta) -> TurnResult[T]:
         """Finish the handled jobs, and release all other jobs.
@@ -119,141 +184,88 @@ class Turns(Generic[T]):
         Raises:
             Exception: what the database still refused after PATIENCE.
         """
-        if not batch.is_empty:
-            self.wait_for_renewal()
-        result = self._turn_or_parts(batch)
-        result.finished += self._set_aside.last_try(patience)
+        result = self.turn(batch)
+        pauses, until = Pauses(), time.monotonic() + patience.total_seconds()
+        while self._aside.left:
+            result.finished += self._try_aside_again()
+            locked = any(self.transactions.is_temporary(error) for _, error in self._aside.left)
+            if time.monotonic() > until or not locked:
+                break
+            self.transactions.sleep(pauses.next())
+        for in_hand, _ in self._aside.left:
+            fields = {**job_fields(in_hand), "status": None}  # not yet the new one
+            log.error(
+                "%s stays claimed; a reap returns it to the queue", job_name(fields), extra=fields
+            )
+        self._aside.left.clear()
         return result
 
     def _turn_or_parts(self, batch: Batch[T]) -> TurnResult[T]:
-        """Do a turn; if it is refused, do its parts one after the other."""
-        claim = batch.wanted > 0
-        if batch.is_empty and not claim and not self._unanswered:
+        """Do a turn; if it is refused, finish its jobs one by one, or see why the claim was."""
+        if batch.is_empty and not batch.wanted and not self._unanswered:
             return TurnResult()
-        # A claim that waits for long must not delay the finish of handled jobs, and a release is
-        # not worth a long wait.
-        patience = None if claim and batch.is_empty else UNDIVIDED
+        only_claims = batch.is_empty and batch.wanted > 0
         try:
             result = self.transactions.run(
-                partial(self._turn, batch=batch),
-                patience=patience,
+                partial(self._in_session, batch=batch),
+                conflicts=PATIENCE if only_claims else UNDIVIDED,
+                heeds_stop=only_claims,
                 reads_first=lambda: bool(self._unanswered),  # a first try adds to them
                 writes_claims=not batch.is_empty,
-                kept=self.kept,
             )
         except Exception as error:
             if not batch.is_empty:
-                return self._finish_alone(batch, error)
-            if not claim:
-                return self._leave_unanswered(error)
-            lanes = [lane for lane in self._order.usual if self._most(lane, batch.wanted)]
-            if len(lanes) <= 1 or self.transactions.is_temporary(error):
-                lane = lanes[0] if lanes else self.lanes[0]
-                return self._after_refused_claim(lane, error, batch.wanted)
-            return self._claim_apart(lanes, batch.wanted)
+                return self._one_by_one(batch, error)
+            if batch.wanted:
+                return self._after_refused_claim(error, batch.wanted)
+            log.error(
+                "the answer to a COMMIT was lost; a reap returns the jobs that it may have claimed "
+                "to the queue: %s",
+                cause_of(error),
+            )
+            result = TurnResult()
         self._unanswered.clear()
-        self._end_refusals(result)
-        return result
-
-    def _end_refusals(self, result: TurnResult[T]) -> None:
-        """Note that the lanes which were asked for jobs were not refused."""
         for lane, _ in result.claims:
-            self._refusals[lane].end()
-
-    def _claim_apart(self, lanes: Sequence[Lane[T]], wanted: int) -> TurnResult[T]:
-        """Claim from each lane in a transaction of its own, since their common one was refused.
-
-        Raises:
-            Exception: as of :meth:`_after_refused_claim`. If other lanes have claimed jobs
-                meanwhile, the next turn raises it.
-        """
-        result: TurnResult[T] = TurnResult()
-        for lane in lanes:
-            alone = partial(self._turn, batch=Batch(wanted=wanted), lanes=[lane])
-            patience = UNDIVIDED if result.claims else None
-            try:
-                of_lane = self.transactions.run(alone, patience=patience, kept=self.kept)
-            except Exception as error:
-                if result.claims and self.transactions.is_temporary(error):
-                    break  # the next turn waits for longer, and the claimed jobs do not
-                try:
-                    of_lane = self._after_refused_claim(lane, error, wanted)
-                except Exception as overdue:
-                    if not result.claims:
-                        raise
-                    self._overdue = overdue
-                    break
-            else:
-                self._unanswered.clear()
-                self._end_refusals(of_lane)
-            result.claims += of_lane.claims
-            result.claim_is_due |= of_lane.claim_is_due
-            result.refused |= of_lane.refused
-            wanted -= sum(len(claim) for _, claim in of_lane.claims)
-            if wanted <= 0:
-                break
+            self._has_claimed = True
+            self._refused.pop(lane, None)
         return result
 
-    def _after_refused_claim(self, lane: Lane[T], error: Exception, wanted: int) -> TurnResult[T]:
-        """Pass over the rows that cannot be claimed; if there are none, note the refusal.
+    # -- the transaction ------------------------------------------------
 
-        Raises:
-            Exception: the error, if no row explains it and it has lasted for PATIENCE.
-        """
-        try:
-            if may_come_from_a_row(error) and self.transactions.run(
-                partial(self.passed_over.find, lane=lane, wanted=wanted, error=error),
-                kept=self.kept,
-            ):
-                return TurnResult(claim_is_due=True)
-        except Exception as refusal:
-            error = refusal
-        self._refusals[lane].note(error)
-        return TurnResult(refused=True)
-
-    def _turn(
-        self, session: Session, *, batch: Batch[T], lanes: Iterable[Lane[T]] | None = None
-    ) -> TurnResult[T]:
-        result = self._finish_and_claim(session, batch, lanes)
+    def _in_session(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
+        found = self._claimed_unanswered(session) if self._unanswered else []
+        result = None if found else self._complete_and_claim(session, batch)
+        if result is None:
+            finished = self._finish(session, batch.handled) if batch.handled else []
+            if batch.unhandled:
+                self._release(session, batch.unhandled)
+            if found and not batch.wanted:
+                self._release(session, [InHand(lane, job) for lane, jobs in found for job in jobs])
+                found = []
+            claims = found or self._claim(session, batch.wanted)
+            result = TurnResult(claims, finished)
+        self._unanswered += result.claims
         for done in result.finished:
             done.may_be_finished = True  # the COMMIT follows
         return result
 
-    def _finish_and_claim(
-        self, session: Session, batch: Batch[T], lanes: Iterable[Lane[T]] | None
-    ) -> TurnResult[T]:
-        found = self._claimed_unanswered(session) if self._unanswered else []
-        in_one = None if found else self._complete_and_claim(session, batch)
-        if in_one is not None:
-            self._unanswered += in_one.claims
-            return in_one
-        finished = self._finish(session, batch.handled) if batch.handled else []
-        if batch.unhandled:
-            self._release(session, batch.unhandled)
-        if not batch.wanted:
-            self._release(
-                session, [InHand(lane, job) for lane, claimed in found for job in claimed]
-            )
-            return TurnResult([], finished)
-        claims = found or self._claim(session, batch.wanted, lanes)
-        self._unanswered += claims
-        return TurnResult(claims, finished)
-
     def _complete_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T] | None:
         """Do a turn of done jobs by one verb; None: it needs several verbs, nothing was done."""
-        if len(self.lanes) > 1 or batch.unhandled or not batch.handled:
+        if len(self.lanes) > 1 or batch.unhandled or not batch.handled or not batch.wanted:
             return None
         (lane,) = self.lanes
-        most = self._most(lane, batch.wanted)
-        others = [done for done in batch.handled if done.outcome is not None or done.ended]
-        if others or not most or self.passed_over.queue_of(lane) is not lane.queue:
+        others = any(
+            done.outcome is not None or done.ended or done.moved_itself for done in batch.handled
+        )
+        if others or lane in self.paused or self.passed_over.queue_of(lane) is not lane.queue:
             return None
         try:
-            claim = lane.complete_and_claim(
+            claim = turn_in_one_go(
+                lane.queue,
                 session,
-                batch.handled,
+                jobs_of(batch.handled),
                 owner=self.owner_name.owner,
-                limit=most,
+                limit=batch.wanted,
                 delete=self.delete,
                 options=self.options,
                 shown=self.shows,
@@ -262,55 +274,51 @@ class Turns(Generic[T]):
             self.owner_name.note_loss(error)
             return TurnResult([], self._finish(session, batch.handled))
         except ClaimLost as error:  # the others are finished
-            lost = set(map(id, error.lost))
-            log_lost(done for done in batch.handled if id(done.job) in lost)
-            finished = [done for done in batch.handled if id(done.job) not in lost]
+            finished = _kept(batch.handled, error.lost)
             return TurnResult(self._claim(session, batch.wanted), finished)
         return None if claim is None else TurnResult([(lane, claim)], list(batch.handled))
 
-    # -- what was refused -----------------------------------------------
+    def _finish(self, session: Session, handled: Sequence[InHand[T]]) -> list[InHand[T]]:
+        """Write the outcomes; return the jobs whose claim was not lost."""
+        lost: list[Any] = []
+        for done in handled:
+            if done.moved_itself and done.ended is None and _is_finished(session, done):
+                done.ended = Ended.FINISHED
+        for lane in self.lanes:
+            of_lane = [done for done in handled if done.lane is lane and done.ended is None]
+            lost += lane.finish(session, of_lane, delete=self.delete)
+        return _kept(handled, lost)
 
-    def _finish_alone(self, batch: Batch[T], error: Exception) -> TurnResult[T]:
-        """Finish jobs whose turn was refused; the claim comes in a turn of its own."""
-        log.info(
-            "the database refused a turn; the worker finishes its jobs without a claim: %s",
-            cause_of(error),
-        )
-        finishing = self._finishing()
-        try:
-            finishing.run(list(batch.handled), error)
-        except Exception:
-            self.hopeless = True
-            raise
-        self._set_aside.add(finishing.refused)
-        self._release_alone(batch.unhandled)
-        if not batch.wanted:
-            self._turn_or_parts(Batch())
-        return TurnResult([], finishing.finished, claim_is_due=batch.wanted > 0)
+    def _release(self, session: Session, jobs: Sequence[InHand[T]]) -> None:
+        """Release jobs, but wait for no row that somebody else has locked."""
+        locked = jobs_of_locked_rows(session, jobs)
+        if locked:
+            log_unreleased(locked, "somebody else has locked the row")
+        for lane in self.lanes:
+            free = [each.job for each in jobs if each.lane is lane and each not in locked]
+            lost = claims_lost_by(partial(lane.queue.release, session, free)) if free else []
+            log_lost(InHand(lane, job) for job in lost)
 
-    def _finishing(self) -> RefusedFinish[T]:
-        return RefusedFinish(self.transactions, self._finish, self.delay)
-
-    def _release_alone(self, jobs: Sequence[InHand[T]]) -> None:
-        """Release jobs one by one, since their turn was refused."""
-        for number, in_hand in enumerate(jobs):
-            release = partial(self._release, jobs=[in_hand])
+    def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[T], Claim[T]]]:
+        claims: list[tuple[Lane[T], Claim[T]]] = []
+        for lane in self._order if wanted else ():
+            if lane in self.paused or (len(self.lanes) > 1 and self._rests(lane)):
+                continue
+            self._asked = lane
             try:
-                self.transactions.run(release, patience=UNDIVIDED, writes_claims=True)
-            except Exception as error:
-                away = self.transactions.is_temporary(error)
-                log_unreleased(jobs[number:] if away else [in_hand], cause_of(error))
-                if away:
-                    return
+                claim = self.passed_over.claim(session, lane, self.owner_name.owner, wanted)
+            except LockLost as error:  # the lane claimed nothing; the next turn has a new name
+                self.owner_name.note_loss(error)
+                break
+            claims.append((lane, claim))
+            wanted -= len(claim)
+            if not wanted:
+                break
+        return claims
 
-    def _leave_unanswered(self, error: Exception) -> TurnResult[T]:
-        log.error(
-            "the answer to a COMMIT was lost; a reap returns the jobs that it may have claimed to "
-            "the queue: %s",
-            cause_of(error),
-        )
-        self._unanswered.clear()
-        return TurnResult()
+    def _rests(self, lane: Lane[T]) -> bool:
+        refused = self._refused.get(lane)
+        return refused is not None and time.monotonic() < refused.rests_until
 
     def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[T], Claim[T]]]:
         """Find the claims of a COMMIT that succeeded although its answer was lost.
@@ -335,64 +343,250 @@ class Turns(Generic[T]):
             claims.append((lane, Claim[T](jobs_by_token(found))))
         return [(lane, claim) for lane, claim in claims if claim]
 
-    # -- the parts of a turn --------------------------------------------
+    # -- what was refused -----------------------------------------------
 
-    def _finish(self, session: Session, handled: Sequence[InHand[T]]) -> list[InHand[T]]:
-        """Write the outcomes; return the jobs whose claim was not lost."""
-        lost: set[int] = set()
-        for lane in self.lanes:
-            of_lane = [
-                in_hand for in_hand in handled if in_hand.lane is lane and in_hand.ended is None
-            ]
-            lost.update(map(id, lane.finish(session, of_lane, delete=self.delete)))
-        log_lost(in_hand for in_hand in handled if id(in_hand.job) in lost)
-        return [
-            in_hand
-            for in_hand in handled
-            if id(in_hand.job) not in lost and in_hand.ended is not Ended.LOST
-        ]
+    def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult[T]:
+        """Pass over the rows that cannot be claimed; if there are none, leave the lane alone.
 
-    def _release(self, session: Session, jobs: Sequence[InHand[T]]) -> None:
-        """Release jobs, but wait for no row that somebody else has locked."""
-        locked = jobs_of_locked_rows(session, jobs)
-        if locked:
-            log_unreleased(locked, "somebody else has locked the row")
-        by_lane: dict[Lane[T], list[Any]] = {}
-        for in_hand in jobs:
-            if in_hand not in locked:
-                by_lane.setdefault(in_hand.lane, []).append(in_hand.job)
-        for lane, of_lane in by_lane.items():
-            lost = claims_lost_by(partial(lane.queue.release, session, of_lane))
-            log_lost(InHand(lane, job) for job in lost)
-
-    def _claim(
-        self, session: Session, wanted: int, lanes: Iterable[Lane[T]] | None = None
-    ) -> list[tuple[Lane[T], Claim[T]]]:
-        claims: list[tuple[Lane[T], Claim[T]]] = []
+        Raises:
+            Exception: the error, if no row explains it and it has lasted for PATIENCE.
+        """
+        lane = self._asked
         try:
-            for lane in self._order if lanes is None else lanes:
-                most = self._most(lane, wanted)
-                if not most:
-                    continue
-                claimed = self.passed_over.claim(session, lane, most)
-                claims.append((lane, claimed))
-                wanted -= len(claimed)
-                if not wanted:
+            if self.passed_over.may_explain(error) and self.transactions.run(
+                lambda session: self.passed_over.find(
+                    session, lane, self.owner_name.owner, wanted, error
+                )
+            ):
+                return TurnResult(claim_is_due=True)
+        except Exception as refusal:
+            error = refusal
+        self._note_refusal(lane, "a claim", error)
+        return TurnResult(refused=True, claim_is_due=len(self.lanes) > 1)
+
+    def _note_refusal(self, lane: Lane[T] | None, what: str, error: Exception) -> None:
+        # A temporary error has been waited for already.
+        mistaken = isinstance(error, JobQueueError) or (not self._has_claimed and is_mistake(error))
+        if mistaken or self.transactions.is_temporary(error):
+            raise error
+        self._refused.setdefault(lane, Refusal(what)).note(error)
+
+    def _one_by_one(self, batch: Batch[T], error: Exception) -> TurnResult[T]:
+        """Finish and release jobs whose turn was refused; the claim comes in another turn."""
+        log.info(
+            "the database refused a turn; the worker finishes its jobs one by one: %s",
+            cause_of(error),
+        )
+        result = TurnResult[T](claim_is_due=batch.wanted > 0)
+        may_be_locked = self.transactions.is_conflict(error)
+        self._finish_each(batch.handled, result.finished, error if may_be_locked else None)
+        for number, in_hand in enumerate(batch.unhandled):
+            try:
+                self.transactions.run_once(partial(self._release, jobs=[in_hand]))
+            except Exception as refused:
+                away = self.transactions.is_temporary(refused)
+                log_unreleased(batch.unhandled[number:] if away else [in_hand], cause_of(refused))
+                if away:
                     break
-        except LockLost as error:  # the lane claimed nothing; the next turn has a new name
-            self.owner_name.note_loss(error)
-        return claims
+        if not batch.wanted:
+            self._turn_or_parts(Batch())  # what a COMMIT may have claimed is released
+        return result
 
-    def _most(self, lane: Lane[T], wanted: int) -> int:
-        """Return how many jobs of a lane may be claimed now."""
-        if self.is_at_rest(lane) or (len(self.lanes) > 1 and self._refusals[lane].is_resting):
-            return 0
-        return wanted
+    def _finish_each(
+        self, jobs: Sequence[InHand[T]], finished: list[InHand[T]], lock: Exception | None
+    ) -> None:
+        """Finish or fail each job; set aside those that the database does not take.
+
+        Args:
+            finished: gets the jobs that are finished.
+            lock: the error of a wait for locked rows: jobs of rows that others have locked are set
+                aside at once; None: no row is known to be locked.
+        """
+        locked: Sequence[InHand[T]] = ()
+        if lock is not None:
+            look = partial(jobs_of_locked_rows, jobs=jobs)
+            locked = self.transactions.run(look, conflicts=UNDIVIDED, heeds_stop=False)
+            self._aside.add((in_hand, lock) for in_hand in locked)
+        for in_hand in jobs:
+            if in_hand in locked:
+                continue
+            try:
+                finished += self._finish_one(in_hand)
+            except Exception as refused:
+                if is_shortage(refused) or self.transactions.is_away(refused):
+                    self.hopeless = True
+                    raise
+                self._aside.add([(in_hand, refused)])
+
+    def _finish_one(self, in_hand: InHand[T]) -> list[InHand[T]]:
+        """Write the outcome of a job, or as much of it as the database takes; or fail the job.
+
+        Returns:
+            the job, unless its claim was lost.
+
+        Raises:
+            Exception: the database takes neither.
+        """
+        run = partial(
+            self.transactions.run, conflicts=UNDIVIDED, heeds_stop=False, writes_claims=True
+        )
+        try:
+            return run(partial(self._finish_alone, in_hand=in_hand))
+        except Exception as error:
+            if self.transactions.is_temporary(error):
+                raise
+            for outcome, text in _ways_to_end(in_hand, error, self.delay(in_hand)):
+                write = partial(_write, in_hand=in_hand, outcome=outcome, text=text)
+                try:
+                    finished = run(write)
+                except Exception as refused:
+                    if self.transactions.is_temporary(refused):
+                        raise
+                    log.debug("%r with %r is refused", outcome, text, exc_info=refused)
+                    continue
+                if outcome is not in_hand.outcome:
+                    in_hand.outcome = outcome
+                    log_refused(in_hand, cause_of(error))
+                return finished
+            raise
+
+    def _finish_alone(self, session: Session, in_hand: InHand[T]) -> list[InHand[T]]:
+        finished = self._finish(session, [in_hand])
+        in_hand.may_be_finished = bool(finished)  # the COMMIT follows
+        return finished
+
+    def _try_aside_again(self) -> list[InHand[T]]:
+        """Try once more to finish the jobs set aside; return those that are finished."""
+        finished: list[InHand[T]] = []
+        with self._aside.another_try() as left:  # nobody renews their claims meanwhile
+            self.wait_for_renewal()
+            if left:
+                self._finish_each([in_hand for in_hand, _ in left], finished, left[0][1])
+        return finished
 
 
-def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
-    """Return the jobs of a claim, to be handled."""
-    key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
-    if key is None:
-        return [InHand(lane, job, claim) for job in claim]
-    return [InHand(lane, job, claim, getattr(job, key)) for job in claim]
+def _kept(handled: Sequence[InHand[T]], lost: Sequence[Any]) -> list[InHand[T]]:
+    """Log the jobs whose claims were lost; return the others."""
+    gone = set(map(id, lost))
+    log_lost(done for done in handled if id(done.job) in gone)
+    return [done for done in handled if id(done.job) not in gone and done.ended is not Ended.LOST]
+
+
+def _is_finished(session: Session, in_hand: InHand[Any]) -> bool:
+    """Tell whether a handler has finished its job in a transaction of its own."""
+    mapping = in_hand.lane.mapping
+    then = word_of(mapping, vars(in_hand.job)[mapping.attributes["status"]])
+    with writing(session, mapping, reads=True) as writer:
+        return is_as_finished(writer, mapping, in_hand.fence, then)
+
+
+def _ways_to_end(
+    in_hand: InHand[Any], error: Exception, delay: timedelta | None
+) -> Iterator[tuple[Any, str | None]]:
+    """Yield outcomes with their texts, the most informative first.
+
+    A column may be unable to store an emoji, or a text of any length.
+    """
+    given = in_hand.outcome
+    if isinstance(given, NotDone | Failed):
+        text = error_text(given.error if isinstance(given, Failed) else given.reason)
+        if text is not None:
+            yield given, in_ascii(text)
+            yield given, None
+    failed = Failed(error, delay)
+    reason = error_text(f"the finish was refused: {type(error).__name__}: {cause_of(error)}")
+    assert reason is not None
+    yield failed, reason
+    yield failed, in_ascii(reason)
+    yield failed, None
+
+
+def _write(
+    session: Session, *, in_hand: InHand[T], outcome: NotDone | Failed, text: str | None
+) -> list[InHand[T]]:
+    """Write an outcome with a text of its own; return the job, unless its claim was lost."""
+    lost = in_hand.lane.finish_otherwise(session, in_hand.job, outcome, text)
+    log_lost([in_hand] if lost else ())
+    in_hand.may_be_finished |= not lost  # the COMMIT follows
+    return [] if lost else [in_hand]
+
+
+class Refusal:
+    """What the database refuses again and again: logged once, and raised after PATIENCE.
+
+    Attributes:
+        rests_until: when the next try may begin, by time.monotonic().
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._began = time.monotonic()
+        self._pauses = Pauses(until=self._began + PATIENCE.total_seconds())
+        self.rests_until = 0.0
+
+    def note(self, error: Exception) -> None:
+        """Note a refusal.
+
+        Raises:
+            Exception: the error, if it has lasted for PATIENCE.
+        """
+        if not self.rests_until:
+            log.error(
+                "the database refuses %s; the worker tries again: %s",
+                self._what,
+                cause_of(error),
+                exc_info=error,
+            )
+        elif self._pauses.are_over:
+            raise error
+        self.rests_until = time.monotonic() + self._pauses.next()
+
+
+class SetAside(Generic[T]):
+    """The jobs that are set aside, each with the error of its finish; growing pauses between tries.
+
+    Attributes:
+        left: the jobs; empty during a try.
+    """
+
+    def __init__(self) -> None:
+        self.left: list[tuple[InHand[T], Exception]] = []
+        self._logged: set[InHand[T]] = set()
+        self._next_try = 0.0  # by time.monotonic()
+        self._pauses = Pauses()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether jobs are to be tried again now."""
+        return bool(self.left) and time.monotonic() >= self._next_try
+
+    def add(self, jobs: Iterable[tuple[InHand[T], Exception]]) -> None:
+        """Set jobs aside, and log for each once what refuses it."""
+        for in_hand, error in jobs:
+            if not self._logged:  # later ones do not put off the next try
+                self._pauses = Pauses(1.0, 300.0, spread=0.0)
+                self._next_try = time.monotonic() + self._pauses.next()
+            self.left.append((in_hand, error))
+            if in_hand in self._logged:
+                continue
+            self._logged.add(in_hand)
+            fields = {**job_fields(in_hand), "status": None}  # not yet the new one
+            log.error(
+                "%s can be neither finished nor failed. The worker goes on with other jobs and "
+                "tries again; find out what refuses or locks its row: %s",
+                job_name(fields),
+                cause_of(error),
+                extra=fields,
+            )
+
+    @contextmanager
+    def another_try(self) -> Iterator[list[tuple[InHand[T], Exception]]]:
+        """Take the jobs for another try; if an error ends it, they are left."""
+        jobs, self.left = self.left, []
+        try:
+            yield jobs
+        except BaseException:
+            self.left = jobs
+            raise
+        self._logged = {in_hand for in_hand, _ in self.left}
+        self._next_try = time.monotonic() + self._pauses.next()

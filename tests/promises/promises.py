@@ -61,13 +61,13 @@ PROMISES = (
         "Writes in the same transaction as the finish happen exactly once.",
         ("tests/contract/worker/test_transactional.py",),
         Edit(
-            "worker/attempts.py",
+            "worker/handlers.py",
             "if not lock_claim(writer, mapping, fence):",
             "if not lock_claim(writer, mapping, fence) and not fence:",
         ),
         Edit(
-            "worker/attempts.py",
-            "            raise _Raised(ArgumentError(CHANGED)) from None\n"
+            "worker/handlers.py",
+            "            raise _Over(ArgumentError(CHANGED)) from None\n"
             "        except DBAPIError as error:",
             "            return\n        except DBAPIError as error:",
         ),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,7 +19,7 @@ import pytest
 from sqlalchemy import inspect, select, update
 from sqlalchemy.orm import Session, selectinload
 
-from sa_jobqueue import ArgumentError
+from sa_jobqueue import ArgumentError, complete
 from sa_jobqueue.asyncio import AsyncJobQueue
 from sa_jobqueue.worker import Cancel, Done, Failed, Release, Retry, job_context
 from tests.contract.worker.driver import SOON, Row, Workers
@@ -298,6 +300,65 @@ def test_a_job_that_its_handler_moves_on_is_renewed_and_finished(
     )
 
     assert session.scalars(select(Render.status)).all() == ["done", "done"]
+
+
+@ANYWHERE
+def test_a_job_that_its_handler_finishes_itself_is_no_loss(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "sa_jobqueue")
+    workers.add("a", "b")
+    told: list[str] = []
+
+    def work_for_long(task: Task) -> None:
+        with Session(workers.plain) as session, session.begin():
+            session.execute(update(Task).where(Task.name == task.name).values(priority=7))
+            complete(session, task)
+
+    workers.drain(
+        Task, work_for_long, limit=2, on_outcome=lambda task, outcome: told.append(task.name)
+    )
+
+    assert workers.rows() == {"a": ("done", 1, None), "b": ("done", 1, None)}
+    assert told == ["a", "b"]
+    assert caplog.text == ""
+
+
+#: How a child leaves its handler, and the exit code of its process.
+LEAVES = {
+    "returns": (lambda: None, 0),
+    "exits": (lambda: sys.exit(3), 3),
+    "raises": (lambda: 1 / 0, 1),
+}
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize(("leave", "code"), LEAVES.values(), ids=LEAVES)
+def test_a_child_that_a_handler_forks_ends_with_the_handler(
+    workers: Workers, leave: Callable[[], Any], code: int, transactional: bool
+) -> None:
+    workers.add("a")
+    codes: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            threading.Timer(5, os._exit, [99]).start()  # if it goes on with the worker's code
+            leave()
+            return
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    async def fork_in_loop(task: Task) -> None:
+        fork()
+
+    if transactional:
+        queue = workers.queue(Task, lambda session, task: fork(), transactional=True)
+    else:
+        queue = workers.queue(Task, fork_in_loop if workers.awaits else lambda task: fork())
+    workers.drain(queue)
+
+    assert codes == [code]
+    assert workers.rows() == {"a": ("done", 1, None)}
 
 
 # The jobs that a worker takes

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import (
+    URL,
     CheckConstraint,
     Dialect,
     Engine,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     String,
     TypeDecorator,
     insert,
+    text,
     update,
 )
 from sqlalchemy.orm import (
@@ -32,7 +34,7 @@ from tests.clock import Clock
 from tests.contract.worker.driver import Workers
 from tests.contract.worker.faults import failing, heard
 from tests.models import Task
-from tests.support import until, with_empty_tables
+from tests.support import SERVERS, make_engine, until, with_empty_tables
 
 #: Where the database cannot matter.
 ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
@@ -150,6 +152,37 @@ def test_the_other_jobs_are_handled_and_the_rows_stay_as_they_were(
     assert passed_over(caplog.messages) == ["2", "4", "5", "8"]
     assert UNKNOWN in caplog.text
     assert "refuses" not in caplog.text
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_time_that_the_driver_cannot_read_holds_up_no_other_job(
+    threads: Workers, db_url: URL, caplog: pytest.LogCaptureFixture
+) -> None:
+    """psycopg2 reads "infinity" as the last time that Python knows."""
+    add(threads, "red", "red", "red")
+    threads.execute(text("UPDATE passed_wall SET run_at = '-infinity' WHERE id = 2"))
+    driver = make_engine(db_url.set(drivername="postgresql+psycopg"))
+
+    threads.drain(Wall, bind=driver, limit=3)
+    driver.dispose()
+
+    assert threads.handled == ["1", "3"]
+    assert left(threads) == [(2, "unclaimed", 0)]
+    assert passed_over(caplog.messages) == ["2"]
+
+
+@pytest.mark.only_on(*SERVERS)
+@ANYWHERE
+def test_a_row_that_has_no_number_left_for_its_attempts_is_passed_over(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(workers, "red", "red", "red")
+    workers.execute(update(Wall).where(Wall.id == 2).values(attempts=2**31 - 1))
+
+    workers.drain(Wall, limit=3)
+
+    assert workers.handled == ["1", "3"]
+    assert passed_over(caplog.messages) == ["2"]
 
 
 @pytest.mark.only_on("sqlite")

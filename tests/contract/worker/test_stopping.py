@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import reap
@@ -378,6 +378,23 @@ def test_an_awaited_handler_is_cancelled_at_its_timeout_and_the_worker_goes_on(
     assert "did not end within 0.2 s" in str(rows["a"][2])
     assert rows["b"] == ("done", 1, None)
     assert awaiting.priorities()["a"] != 7
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_statement_of_a_handler_that_is_cancelled_leaves_the_file_free(
+    awaiting: Workers,
+) -> None:
+    awaiting.add("a", "b", max_attempts=1)
+    numbers = "WITH RECURSIVE n(x) AS (VALUES (1) UNION ALL SELECT x + 1 FROM n)"
+    endless = text(f"{numbers} SELECT sum(x) FROM n")
+
+    async def handle(session: Any, task: Task) -> None:
+        if task.name == "a":
+            await session.execute(endless)
+
+    awaiting.drain(awaiting.queue(Task, handle, transactional=True, timeout=SHORT))
+
+    assert {name: row[0] for name, row in awaiting.rows().items()} == {"a": "failed", "b": "done"}
 
 
 @ANYWHERE

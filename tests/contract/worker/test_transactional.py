@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, reap
+from sa_jobqueue.events import listen
 from sa_jobqueue.worker import Cancel, Done, Release, Retry
 from tests.contract.worker.driver import SOON, Workers
 from tests.contract.worker.faults import LostAnswer, heard
@@ -101,10 +102,11 @@ def hides_a_failed_statement_and_goes_on(session: Session, invoice: Invoice) -> 
     session.execute(text("SELECT 1"))
 
 
-def goes_on_after(end: Handle) -> Handle:
-    def handle(session: Session, invoice: Invoice) -> None:
+def goes_on_after(end: Handle, returned: Any = None) -> Handle:
+    def handle(session: Session, invoice: Invoice) -> Any:
         end(session, invoice)
         session.execute(text("SELECT 1"))
+        return returned
 
     return handle
 
@@ -170,6 +172,9 @@ ENDINGS = {
     "savepoints": Ending(with_savepoints, "done", True, marks=ALL),
     "COMMIT": Ending(commits_by_sql, booked=True, error=BEHIND, marks=ALL),
     "COMMIT and more": Ending(goes_on_after(commits_by_sql), booked=True, error=BEHIND, marks=ALL),
+    "COMMIT and Cancel": Ending(
+        goes_on_after(commits_by_sql, Cancel("void")), booked=True, error=BEHIND, marks=ALL
+    ),
     "ROLLBACK": Ending(rolls_back_by_sql, error=BEHIND, marks=ALL),
     "ROLLBACK and more": Ending(goes_on_after(rolls_back_by_sql), error=BEHIND, marks=ALL),
     "the driver's commit": Ending(
@@ -229,6 +234,24 @@ def test_effects_are_committed_with_the_finish_of_a_job_or_not_at_all(
     ((status, attempts, error),) = workers.rows(Invoice).values()
     assert (status, attempts) == (ending.status, 1)
     assert ending.error in str(error)
+
+
+@ANYWHERE
+@pytest.mark.parametrize("end", [sets("status", "done"), ENDINGS["deletes its job"].end])
+def test_a_handler_that_ends_its_own_job_is_told_of_as_failed_and_not_as_lost(
+    workers: Workers, end: Handle, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers.add("a", entity=Invoice, max_attempts=1)
+    told: list[str] = []
+
+    queue = workers.queue(Invoice, end, transactional=True)
+    for name in ("after_fail", "after_lost"):
+        listen(queue, name, lambda event: told.append(event.name))
+
+    workers.drain(queue)
+
+    assert told == ["after_fail"]
+    assert "lost" not in caplog.text
 
 
 def test_a_job_that_is_given_back_takes_its_effects_back(workers: Workers) -> None:

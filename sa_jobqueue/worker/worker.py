@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from threading import Lock
@@ -33,10 +33,8 @@ from ..verbs.backoff import (
     delay_or_default,
 )
 from ..wakeups import Wakeups
-from .attempts import Attempts, Calls
 from .chores import REAP_EVERY, Chore, Reaper, chores_beside
 from .connections import (
-    KeptConnection,
     check_connections,
     check_sessions,
     engine_of,
@@ -44,11 +42,12 @@ from .connections import (
     what_to_give,
 )
 from .crew import Crew
-from .hands import LONGEST_POLL, Hands, Idle
+from .handlers import Attempts, Calls
+from .hands import LONGEST_POLL, Hands, Loop
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
 from .owner import Heartbeat, OwnerName
-from .transactions import Refusals, Stopped, Transactions
+from .transactions import Stopped, Transactions
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -174,12 +173,8 @@ class Worker(Generic[T]):
         self._running = Lock()
         self._stopping = self._runtime.flag()
         self._hands: Hands[T] | None = None
-        self._turns: Turns[T]
+        self._loop: Loop[T] | None = None
         self._deadlines: Deadlines | None = None
-        self._is_seen = True
-        self._may_keep = False
-        self._kept: KeptConnection | None = None
-        self._woken_by: Wakeups | None = None
         self._transactions = Transactions(
             self.engine,
             self._runtime,
@@ -187,7 +182,6 @@ class Worker(Generic[T]):
             open_session=open_session,
             mapper=mapper,
         )
-        self._refused_looks = Refusals(self._transactions, "the check for remaining jobs")
         self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
 
     @property
@@ -212,34 +206,15 @@ class Worker(Generic[T]):
                 no Exception, such as KeyboardInterrupt. Its job is then failed, the handled jobs
                 are finished, and all other jobs are released.
         """
-        self._deadlines = deadlines = Deadlines(self.engine, self.deadline, self._end_process)
-        with (
-            self._only_run(),
-            deadlines,
-            suppress(Stopped),
-            self._owner_name.for_the_run(),
-        ):
-            self._transactions.patiently(lambda: self._check_connections(deadlines))
-            self._hands = Hands[T](
-                self._runtime,
-                self._stopping,
-                limit=self.limit,
-                slots=self.concurrency,
-                has_interval=bool(self.interval),
-            )
-            heartbeat = self._heartbeat(self._hands)
-            self._kept = self._transactions.kept_connection() if self._may_keep else None
-            self._turns = self._make_turns(self._hands, heartbeat)
-            self._woken_by = self._wakeups()
-            with heartbeat, self._woken_by or nullcontext():
-                reaper = self._reaper(self._hands)
-                reaper.run()
-                own: list[Chore] = [reaper]
-                for chore in (self._woken_by, self._kept):
-                    if chore is not None:
-                        own.append(chore)
-                with self._kept or nullcontext(), self._chores_beside(self._hands) as chores:
-                    self._crew(self._hands, heartbeat, [*own, *chores]).work()
+        if not self._running.acquire(blocking=False):
+            raise ArgumentError("this worker runs already; make another one for a second run")
+        self._deadlines = Deadlines(self.engine, self.deadline, self._end_process)
+        try:
+            with self._deadlines, suppress(Stopped), self._owner_name.for_the_run():
+                alone = self._transactions.patiently(self._prepare_connections)
+                self._work(alone=alone)
+        finally:
+            self._running.release()
 
     def check_database(self, check: Callable[[Connection], None]) -> bool:
         """Call `check` with a connection, before :meth:`run`; wait for a server that is away.
@@ -272,8 +247,8 @@ class Worker(Generic[T]):
 
     def wake(self) -> None:
         """Let an idle worker claim now, unless it has an `interval`; safe from another thread."""
-        if self._hands is not None:
-            self._hands.wake()
+        if self._loop is not None:
+            self._loop.wake()
             self._notify(Hands.call_slot)
 
     def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
@@ -304,15 +279,6 @@ class Worker(Generic[T]):
 
     # -- the parts of a run ---------------------------------------------
 
-    @contextmanager
-    def _only_run(self) -> Iterator[None]:
-        if not self._running.acquire(blocking=False):
-            raise ArgumentError("this worker runs already; make another one for a second run")
-        try:
-            yield
-        finally:
-            self._running.release()
-
     def _end_process(self, what: str) -> None:
         """End the process: a call neither returns nor can be cut off, so no turn can follow."""
         log.critical(
@@ -326,67 +292,115 @@ class Worker(Generic[T]):
     def _calls_of(self, engine: Engine, open_session: Callable[[], Session] | None) -> Calls:
         return Calls(engine, open_session)
 
-    def _check_connections(self, deadlines: Deadlines) -> None:
+    def _prepare_connections(self) -> bool:
+        """Look at the database and the pool; tell whether this thread has to do everything.
+
+        On a database in memory, other threads would not see the database.
+        """
         with connected(self.engine) as connection:
             database = database_of(connection)
-            self._is_seen = database.seen_by_others(connection)
-            deadlines.never_below(database.lock_timeout(connection))
+            alone = not database.seen_by_others(connection)
+            assert self._deadlines is not None
+            self._deadlines.never_below(database.lock_timeout(connection))
             # On an AUTOCOMMIT engine each turn sets the level of its transaction.
-            self._may_keep = (
+            if (
                 not database.in_autocommit(connection)
-                and not self._is_alone
+                and not alone
                 and has_one_to_keep(self.engine, self.concurrency)
-                and self._transactions.may_keep(connection)
-            )
+            ):
+                self._transactions.keep_connection(connection)
         check_connections(
             self.engine,
             self.concurrency,
             self.lanes,
-            alone=self._is_alone,
+            alone=alone,
             keeps_timeouts=self._calls.keeps_timeouts,
         )
+        return alone
 
-    @property
-    def _is_alone(self) -> bool:
-        """Whether this thread has to do everything: other threads would not see the database."""
-        return not self._is_seen
-
-    def _heartbeat(self, hands: Hands[T]) -> Heartbeat:
-        def in_hand() -> list[InHand[T]]:
-            with hands:
-                return hands.all + self._turns.aside
-
-        return Heartbeat(
+    def _work(self, *, alone: bool) -> None:
+        """Put the parts of a run together, and let them work."""
+        self._hands = hands = Hands[T](
+            self._runtime, self._stopping, limit=self.limit, slots=self.concurrency
+        )
+        heartbeat = Heartbeat(
             self.engine,
             self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
-            in_hand,
+            lambda: self._in_hand,
             lease=min(lane.queue.lease for lane in self.lanes),
             max_runtime=self.max_runtime,
             slots=self.concurrency,
-            beats=self._is_seen,
+            beats=not alone,
             runtime=self._runtime,
         )
-
-    def _crew(self, hands: Hands[T], heartbeat: Heartbeat, chores: list[Chore]) -> Crew[T]:
-        return self._crew_kind(
-            self._runtime,
-            hands,
-            self._attempts(heartbeat),
-            self._turns,
+        turns = Turns(
+            self.lanes,
+            self._transactions,
             self._owner_name,
-            Idle(poll=self.poll, interval=self.interval, wakeups=self._woken_by),
-            chores,
-            self._tell,
-            self._drained if self.drain else None,
-            self._stopping,
-            self.grace,
-            self._is_alone,
+            self.delete,
+            self.options,
+            self._delay_of,
+            heartbeat.wait_for_renewal,
+            shows=self.on_outcome is not None,
         )
+        wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
+        self._loop = loop = Loop(
+            turns, self._owner_name, self.poll, self.interval.total_seconds(), wakeups
+        )
+        hands.loops.append(loop)
+        attempts = Attempts(
+            self._calls,
+            self._transactions,
+            heartbeat.wait_for_renewal,
+            self._stopping,
+            self.delete,
+            self.options,
+            self._delay_of,
+        )
+        reaper = Reaper(
+            [lane.queue for lane in self.lanes],
+            transactions=self._transactions,
+            every=self.reap_every,
+            max_runtime=self.max_runtime,
+            names_held=lambda: {str(in_hand.fence.owner) for in_hand in self._in_hand},
+        )
+        with ExitStack() as stack:
+            stack.enter_context(heartbeat)
+            own: list[Chore] = [reaper]
+            for chore in (wakeups, self._transactions.kept):
+                if chore is not None:
+                    stack.enter_context(chore)
+                    own.append(chore)
+            reaper.run()
+            beside = stack.enter_context(
+                chores_beside(
+                    loop,
+                    hands=hands,
+                    transactions=self._transactions,
+                    stuck=lambda: self.stuck,
+                    wake=self.wake,
+                )
+            )
+            self._crew_kind(
+                self._runtime,
+                hands,
+                attempts,
+                [*own, *beside],
+                self._tell,
+                self.drain,
+                self._stopping,
+                self.grace,
+                alone,
+            ).work()
 
-    def _wakeups(self) -> Wakeups | None:
-        """Return what wakes the worker; None with `drain` or `interval`."""
-        if self.drain or self.interval:
-            return None
+    @property
+    def _in_hand(self) -> list[InHand[T]]:
+        """The jobs whose claims are renewed."""
+        assert self._hands is not None
+        with self._hands as hands:
+            return hands.all + [job for loop in hands.loops for job in loop.turns.aside]
+
+    def _wakeups(self, *, alone: bool) -> Wakeups:
         return Wakeups(
             self.engine,
             database_of_engine(self.engine),
@@ -395,55 +409,7 @@ class Worker(Generic[T]):
             self._notify,
             runtime=self._runtime,
             poll=self.poll,
-            shared=self._is_seen,
-        )
-
-    def _attempts(self, heartbeat: Heartbeat) -> Attempts[T]:
-        return Attempts(
-            self._calls,
-            self._transactions,
-            heartbeat,
-            self._stopping,
-            self.delete,
-            self.options,
-            self._delay_of,
-        )
-
-    def _make_turns(self, hands: Hands[T], heartbeat: Heartbeat) -> Turns[T]:
-        return Turns(
-            self.lanes,
-            self._transactions,
-            self._owner_name,
-            self.delete,
-            self.options,
-            self._delay_of,
-            heartbeat.wait_for_renewal,
-            lambda lane: lane in hands.at_rest,
-            shows=self.on_outcome is not None,
-            kept=self._kept,
-        )
-
-    def _reaper(self, hands: Hands[T]) -> Reaper:
-        def names_held() -> set[str]:
-            with hands:
-                return {str(in_hand.fence.owner) for in_hand in hands.all + self._turns.aside}
-
-        return Reaper(
-            [lane.queue for lane in self.lanes],
-            transactions=self._transactions,
-            every=self.reap_every,
-            max_runtime=self.max_runtime,
-            names_held=names_held,
-        )
-
-    def _chores_beside(self, hands: Hands[T]) -> AbstractContextManager[list[Chore]]:
-        return chores_beside(
-            self.lanes,
-            hands=hands,
-            transactions=self._transactions,
-            owner_name=self._owner_name,
-            stuck=lambda: self.stuck,
-            wake=self.wake,
+            shared=not alone,
         )
 
     def _tell(self, result: TurnResult[T]) -> None:
@@ -466,23 +432,6 @@ class Worker(Generic[T]):
             return None
         backoff = self.backoff or in_hand.lane.queue.backoff or DEFAULT_BACKOFF
         return delay_or_default(backoff, in_hand.attempts)
-
-    def _drained(self) -> bool:
-        """Tell whether no job is left that this run should wait for."""
-
-        def drained(session: Session) -> bool:
-            return not any(
-                lane.has_left(session, self._turns.passed_over.queue_of(lane))
-                for lane in self.lanes
-            )
-
-        try:
-            nothing_left = self._transactions.run(drained)
-        except Exception as error:
-            self._refused_looks.note(error)
-            return False
-        self._refused_looks.end()
-        return nothing_left
 
 
 def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:

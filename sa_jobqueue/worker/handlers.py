@@ -1,4 +1,4 @@
-"""Attempts: call a job's handler, and note the job's outcome.
+"""Handlers: call the handler of a job, and note the outcome of the attempt.
 
 A handler may ask about its attempt::
 
@@ -33,13 +33,15 @@ run again, and the locking read, or what it misses, tells whether the COMMIT has
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
@@ -120,17 +122,12 @@ def job_context() -> JobContext:
         raise ArgumentError("no worker runs this code: call job_context() in a handler") from None
 
 
-class Renewals(Protocol):
-    """The heartbeat, which renews the claims of a worker."""
-
-    def wait_for_renewal(self) -> None: ...
-
-
 @dataclass
 class Attempts(Generic[T]):
     """The attempts of a worker.
 
     Attributes:
+        wait_for_renewal: waits until no renewal of claims is under way.
         stopping: set when the worker is to stop.
         delete: whether done jobs are deleted; None: as the model says.
         options: loader options for the jobs of transactional handlers.
@@ -139,7 +136,7 @@ class Attempts(Generic[T]):
 
     calls: Calls
     transactions: Transactions
-    heartbeat: Renewals
+    wait_for_renewal: Callable[[], None]
     stopping: Flag
     delete: bool | None
     options: Sequence[Any]
@@ -152,18 +149,14 @@ class Attempts(Generic[T]):
             BaseException: what the handler raised that is no Exception; the attempt has failed.
                 If the worker has interrupted the handler, there was no attempt.
         """
-        lane = in_hand.lane
         try:
             context = self.begin(in_hand)
-            if lane.transactional:
+            if in_hand.lane.transactional:
                 outcome = self._outcome_in_transaction(in_hand, context)
             else:
-                try:
+                with handling(in_hand):
                     returned = self.calls.call(in_hand, context)
-                finally:
-                    if instance_state(in_hand.job).modified:
-                        log_changes(in_hand)
-                outcome = None if returned is None else lane.outcome_of(returned)
+                outcome = None if returned is None else in_hand.lane.outcome_of(returned)
         except BaseException as raised:  # the only catch-all: a handler fails no job but its own
             self.note_error(in_hand, raised)
         else:
@@ -212,7 +205,7 @@ class Attempts(Generic[T]):
     def _outcome_in_transaction(self, in_hand: InHand[T], context: Context) -> Finished | NotDone:
         """Call a transactional handler: its row is locked, so its claim is not renewed."""
         in_hand.locked = True
-        self.heartbeat.wait_for_renewal()
+        self.wait_for_renewal()
         begun = False
 
         def call(session: Session, job: Any) -> Any:
@@ -220,14 +213,61 @@ class Attempts(Generic[T]):
             if in_hand.lane.mapping.listeners and not begun:  # the claim is not lost
                 context.run(tell_start, in_hand)
             begun = True
-            return self.calls.call_in(session, in_hand, context, job)
+            with handling(None):
+                return self.calls.call_in(session, in_hand, context, job)
 
         try:
-            return HandlersTransaction(
-                self.transactions, in_hand, self.calls.open_session, call, self.delete, self.options
-            ).run()
+            return HandlersTransaction(self, in_hand, call).run()
         finally:
             in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
+
+
+class handling:  # noqa: N801 - used as a function
+    """Call a handler within ``with``.
+
+    A child that the handler has forked ends here: it must not go on with the worker's code, which
+    uses the connections of its parent. Attributes that the handler has set on its detached job are
+    logged: their new values are lost.
+
+    Args:
+        in_hand: the detached job; None: the handler is transactional.
+    """
+
+    def __init__(self, in_hand: InHand[Any] | None) -> None:
+        self._in_hand = in_hand
+
+    def __enter__(self) -> None:
+        self._process, self._status = os.getpid(), self._job_status
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if os.getpid() != self._process:
+            _end_child(error)
+        if self._in_hand is not None:
+            self._in_hand.moved_itself = self._job_status != self._status
+            if instance_state(self._in_hand.job).modified:
+                _log_changes(self._in_hand)
+
+    @property
+    def _job_status(self) -> Any:
+        return self._in_hand and _status_of(self._in_hand, self._in_hand.job)
+
+
+def _status_of(in_hand: InHand[Any], job: Any) -> Any:
+    """Return the status of a job's entity, without a read; None: it is expired, or deleted."""
+    deleted = instance_state(job).deleted
+    return None if deleted else vars(job).get(in_hand.lane.mapping.attributes["status"])
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """End a forked process as Python ends a process that ends by this exception."""
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class Calls:
@@ -310,56 +350,28 @@ BEGUN = (
 )
 
 
-class _LostClaim(Exception):
-    """The claim is not ours any more: its job is not handled.
+class _Over(Exception):
+    """The transaction is rolled back, and not run again.
+
+    Raise it `from None`: a deadlock that it came from would be run again.
 
     Attributes:
-        ended: whether the COMMIT of an earlier try has finished the job.
+        end: what the job's outcome is; the error of its handler; or how the job has ended without
+            this handler, since its claim is not ours any more.
     """
 
-    def __init__(self, ended: Ended) -> None:
-        super().__init__(ended)
-        self.ended = ended
-
-
-class _GivenBack(Exception):
-    """The job is not done: the effects of its handler are rolled back."""
-
-    def __init__(self, outcome: NotDone) -> None:
-        super().__init__(outcome)
-        self.outcome = outcome
-
-
-class _Raised(Exception):
-    """The handler raised an exception: whatever it is, its transaction is not run again.
-
-    It is raised `from None`, because a deadlock that it came from would be run again.
-    """
-
-    def __init__(self, error: Exception, cause: Exception | None = None) -> None:
-        super().__init__(error)
-        self.error = error
-        if cause is not None:
-            error.__cause__ = cause
+    def __init__(self, end: NotDone | Exception | Ended) -> None:
+        super().__init__(end)
+        self.end = end
 
 
 @dataclass
 class HandlersTransaction(Generic[T]):
-    """The transaction of a handler.
+    """The transaction of a handler; `call` calls the handler with a session and the job."""
 
-    Attributes:
-        open_session: opens the session of the handler.
-        call: calls the handler with that session and the job.
-        delete: whether a done job is deleted; None goes by the model.
-        options: loader options for the job.
-    """
-
-    transactions: Transactions
+    attempts: Attempts[T]
     in_hand: InHand[T]
-    open_session: Callable[[], Session]
     call: Callable[..., Any]
-    delete: bool | None
-    options: Any
     _outcome: Finished = None
     _connection: Any = None
 
@@ -372,41 +384,43 @@ class HandlersTransaction(Generic[T]):
             Exception: the error of the handler or of the database, after the effects were
                 rolled back.
         """
-        lane = self.in_hand.lane
+        in_hand, attempts = self.in_hand, self.attempts
+        mapper = in_hand.lane.queue.mapping.mapper
         try:
-            outcome = self.transactions.run_in(
-                self.open_session, self._work, mapper=lane.queue.mapping.mapper
+            outcome = attempts.transactions.run_in(
+                attempts.calls.open_session, self._work, mapper=mapper
             )
-        except _LostClaim as lost:
-            self.in_hand.ended = lost.ended
-            if lost.ended is Ended.LOST:
-                log_lost([self.in_hand])
+        except _Over as over:
+            if isinstance(over.end, Exception):
+                raise over.end from over.end.__cause__
+            if isinstance(over.end, NotDone):
+                return over.end
+            in_hand.ended = over.end
+            if over.end is Ended.LOST:
+                log_lost([in_hand])
             return self._outcome
-        except _GivenBack as given:
-            return given.outcome
-        except _Raised as raised:
-            raise raised.error from raised.error.__cause__
-        self.in_hand.ended = Ended.FINISHED
+        in_hand.ended = Ended.FINISHED
         return outcome
 
-    def _work(self, session: Session) -> Finished | NotDone:
+    def _work(self, session: Session) -> Finished:
         job = self._locked(session)
         try:
             with _kept_open(session, self._connection):
                 self._check_given_up()  # the wait for the lock may have outlasted the grace
+                status = _status_of(self.in_hand, job)
                 returned = self.call(session, job=job)
                 self._check_given_up()
                 outcome = self.in_hand.lane.outcome_of(returned)
                 if not isinstance(outcome, NotDone):
                     session.flush()
-            if not isinstance(outcome, NotDone):
-                _release_nested(session)
+            while (nested := session.get_nested_transaction()) is not None:
+                nested.commit()  # which the handler has left open: ours would take it along
         except Exception as error:
-            raise _Raised(_explained(error)) from None
+            raise _Over(_explained(error)) from None
+        self._release_savepoint(outcome)
         if isinstance(outcome, NotDone):
-            raise _GivenBack(outcome)
-        self._release_savepoint()
-        self._finish(session, outcome)
+            raise _Over(outcome)
+        self._finish(session, outcome, moved=_status_of(self.in_hand, job) != status)
         self._outcome = outcome
         self.in_hand.may_be_finished = True  # the COMMIT follows
         return outcome
@@ -421,12 +435,12 @@ class HandlersTransaction(Generic[T]):
         with writing(session, mapping) as writer:
             self._connection = writer.connection
             if not lock_claim(writer, mapping, fence):
-                raise _LostClaim(self._ended(writer, fence))
+                raise _Over(self._ended(writer, fence))
             self.in_hand.may_be_finished = False
-            job = session.get(fence.entity, fence.identity, options=self.options)
+            job = session.get(fence.entity, fence.identity, options=self.attempts.options)
             self._connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         if job is None:
-            raise _Raised(
+            raise _Over(
                 ArgumentError(
                     f"a criterion of the session hides {fence!r} from its handler: have the "
                     "criterion show all jobs that the queue claims"
@@ -434,16 +448,18 @@ class HandlersTransaction(Generic[T]):
             )
         return with_fence(job, fence)
 
-    def _release_savepoint(self) -> None:
+    def _release_savepoint(self, outcome: Finished | NotDone) -> None:
         """Release the savepoint that was set before the handler's first statement."""
         try:
             self._connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except DBAPIError as error:
             if is_failed_transaction(error):
-                raise _Raised(_explained(error)) from None
-            if self.transactions.is_away(error):
+                raise _Over(
+                    outcome if isinstance(outcome, NotDone) else _explained(error)
+                ) from None
+            if self.attempts.transactions.is_away(error):
                 raise
-            raise _Raised(ArgumentError(ENDED), error) from None
+            raise _Over(_caused(ArgumentError(ENDED), error)) from None
 
     def _ended(self, writer: Writer, fence: Fence) -> Ended:
         """Tell how a job has ended whose claim is gone.
@@ -458,25 +474,24 @@ class HandlersTransaction(Generic[T]):
         ours = is_as_finished(writer, queue.mapping, fence, then)
         return Ended.FINISHED if ours else Ended.LOST
 
-    def _finish(self, session: Session, outcome: Finished) -> None:
+    def _finish(self, session: Session, outcome: Finished, *, moved: bool) -> None:
         fence: Any = fence_of(self.in_hand.job)
+        mapping = self.in_hand.lane.mapping
+        if moved:  # a finish would tell of a lost claim
+            with writing(session, mapping) as writer:
+                ours = lock_claim(writer, mapping, fence)
+            if not ours:
+                raise _Over(ArgumentError(CHANGED))
         values = outcome.values if isinstance(outcome, Done) else None
+        delete, then = self.attempts.delete, branch_of(outcome)
         try:
-            self.in_hand.lane.complete(
-                session, [fence], branch_of(outcome), delete=self.delete, values=values
-            )
+            self.in_hand.lane.complete(session, [fence], then, delete=delete, values=values)
         except ClaimLost:  # we hold its lock: nobody else has changed it
-            raise _Raised(ArgumentError(CHANGED)) from None
+            raise _Over(ArgumentError(CHANGED)) from None
         except DBAPIError as error:
             if is_failed_transaction(error):
-                raise _Raised(_explained(error)) from None
+                raise _Over(_explained(error)) from None
             raise
-
-
-def _release_nested(session: Session) -> None:
-    """Release the savepoints that the handler has left open: ours would take them with it."""
-    while (nested := session.get_nested_transaction()) is not None:
-        nested.commit()
 
 
 def _explained(error: Exception) -> Exception:
@@ -487,9 +502,12 @@ def _explained(error: Exception) -> Exception:
         text = BEGUN
     else:
         return error
-    explained = ArgumentError(text)
-    explained.__cause__ = error
-    return explained
+    return _caused(ArgumentError(text), error)
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 @contextmanager
@@ -533,11 +551,7 @@ def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
                 tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
 
 
-def log_changes(in_hand: InHand[Any]) -> None:
-    """Log the attributes that a handler has set: their new values are lost.
-
-    Call it only for a modified job.
-    """
+def _log_changes(in_hand: InHand[Any]) -> None:
     state = instance_state(in_hand.job)
     if state.session is not None:
         return
