@@ -36,7 +36,7 @@ from ..queue import JobQueue
 from ..worker import Done, Lane, Outcome, Worker, WorkerOptions
 from ..worker.connections import what_to_give
 from ..worker.crew import Crew
-from ..worker.handlers import handling
+from ..worker.handlers import leave_handler
 from ..worker.hands import Hands
 from ..worker.in_hand import InHand
 from ..worker.lanes import NotDone
@@ -205,8 +205,11 @@ class AwaitedCrew(Crew[T]):
         assert isinstance(attempts.calls, AwaitedCalls)
         try:
             context = attempts.begin(in_hand)
-            with handling(in_hand):
+            before = attempts.before_handler(in_hand)
+            try:
                 returned = await attempts.calls.awaited(lane, context, in_hand.job)
+            finally:
+                leave_handler(in_hand, before)
             outcome = None if returned is None else lane.outcome_of(returned)
         except BaseException as raised:
             attempts.note_error(in_hand, raised)

@@ -163,14 +163,16 @@ class Crew(Generic[T]):
 
         A new lock may take minutes, and others reap the jobs of an owner without one.
         """
-        if not loop.owner_name.is_sure and batch.handled:
-            return replace(batch, wanted=0)
-        self._check_lock(loop)
+        name = loop.owner_name
+        if not name.is_sure:
+            if batch.handled:
+                return replace(batch, wanted=0)
+            name.check_lock()
+        self._tell_loss(loop)
         return batch
 
-    def _check_lock(self, loop: Loop[T]) -> None:
-        """Notice that an Owner has lost its lock, and report it."""
-        loop.owner_name.check_lock()
+    def _tell_loss(self, loop: Loop[T]) -> None:
+        """Report that an Owner has lost its lock."""
         if loop.owner_name.was_lost():
             tell_lock_lost(lane.queue for lane in loop.turns.lanes)
 
@@ -239,7 +241,8 @@ class Crew(Generic[T]):
             self._give_up(in_hand)
         due = [chore for chore in self.chores if chore.due_at <= now]
         for loop in self.hands.loops if due and not self.stopping.is_set() else ():
-            self._check_lock(loop)
+            loop.owner_name.check_lock()
+            self._tell_loss(loop)
         for chore in due:
             chore.run()
 

@@ -154,8 +154,11 @@ class Attempts(Generic[T]):
             if in_hand.lane.transactional:
                 outcome = self._outcome_in_transaction(in_hand, context)
             else:
-                with handling(in_hand):
+                before = self.before_handler(in_hand)
+                try:
                     returned = self.calls.call(in_hand, context)
+                finally:
+                    leave_handler(in_hand, before)
                 outcome = None if returned is None else in_hand.lane.outcome_of(returned)
         except BaseException as raised:  # the only catch-all: a handler fails no job but its own
             self.note_error(in_hand, raised)
@@ -202,6 +205,10 @@ class Attempts(Generic[T]):
             context.run(tell_start, in_hand)
         return context
 
+    def before_handler(self, in_hand: InHand[T]) -> tuple[int, Any]:
+        """Return what :func:`leave_handler` compares with."""
+        return _forks, vars(in_hand.job).get(in_hand.lane.status_key)
+
     def _outcome_in_transaction(self, in_hand: InHand[T], context: Context) -> Finished | NotDone:
         """Call a transactional handler: its row is locked, so its claim is not renewed."""
         in_hand.locked = True
@@ -213,8 +220,12 @@ class Attempts(Generic[T]):
             if in_hand.lane.mapping.listeners and not begun:  # the claim is not lost
                 context.run(tell_start, in_hand)
             begun = True
-            with handling(None):
+            forks = _forks
+            try:
                 return self.calls.call_in(session, in_hand, context, job)
+            finally:
+                if forks != _forks:
+                    _end_child(sys.exc_info()[1])
 
         try:
             return HandlersTransaction(self, in_hand, call).run()
@@ -222,40 +233,41 @@ class Attempts(Generic[T]):
             in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
 
 
-class handling:  # noqa: N801 - used as a function
-    """Call a handler within ``with``.
+def leave_handler(in_hand: InHand[Any], before: tuple[int, Any]) -> None:
+    """Note what a handler has done to its process, and to its detached job.
 
     A child that the handler has forked ends here: it must not go on with the worker's code, which
-    uses the connections of its parent. Attributes that the handler has set on its detached job are
-    logged: their new values are lost.
+    uses the connections of its parent.
 
     Args:
-        in_hand: the detached job; None: the handler is transactional.
+        before: the number of forks, and the status of the job.
     """
+    forks, status = before
+    if forks != _forks:
+        _end_child(sys.exc_info()[1])
+    job: Any = in_hand.job
+    if job.__dict__.get(in_hand.lane.status_key) != status:
+        in_hand.moved_itself = True
+    if instance_state(job).modified:
+        _log_changes(in_hand)
 
-    def __init__(self, in_hand: InHand[Any] | None) -> None:
-        self._in_hand = in_hand
 
-    def __enter__(self) -> None:
-        self._process, self._status = os.getpid(), self._job_status
+#: How often this process was forked: os.getpid() is a system call, which some sandboxes make slow.
+_forks = 0
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if os.getpid() != self._process:
-            _end_child(error)
-        if self._in_hand is not None:
-            self._in_hand.moved_itself = self._job_status != self._status
-            if instance_state(self._in_hand.job).modified:
-                _log_changes(self._in_hand)
 
-    @property
-    def _job_status(self) -> Any:
-        return self._in_hand and _status_of(self._in_hand, self._in_hand.job)
+def _note_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def _status_of(in_hand: InHand[Any], job: Any) -> Any:
     """Return the status of a job's entity, without a read; None: it is expired, or deleted."""
-    deleted = instance_state(job).deleted
-    return None if deleted else vars(job).get(in_hand.lane.mapping.attributes["status"])
+    return None if instance_state(job).deleted else vars(job).get(in_hand.lane.status_key)
 
 
 def _end_child(error: BaseException | None) -> NoReturn:

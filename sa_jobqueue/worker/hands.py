@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
@@ -179,16 +179,17 @@ class Hands(Generic[T]):
         in_hand = self.unstarted.popleft()
         in_hand.began = time.monotonic()
         self.running.add(in_hand)
-        if self._dozes:
+        if self._dozes and (self.unstarted or in_hand.lane.timeout is not None):
             self.notice()
         return in_hand
 
     def put_handled(self, in_hand: InHand[T]) -> None:
         """Note that a handler has ended, unless it was given up before."""
-        if in_hand not in self.running:
+        try:
+            self.running.remove(in_hand)
+        except KeyError:
             return
-        self.running.remove(in_hand)
-        loop = in_hand.loop
+        loop: Loop[T] = in_hand.loop
         loop.handled.append(in_hand)
         if self._limit is None:
             self._mean += (in_hand.duration - self._mean) * WEIGHT
@@ -249,18 +250,18 @@ class Hands(Generic[T]):
                 return self._own_turn
         return None
 
-    def end_turn(self, loop: Loop[T], came: Iterable[InHand[T]] = ()) -> None:
+    def end_turn(self, loop: Loop[T], came: Sequence[InHand[T]] = ()) -> None:
         """Note that a turn is over, and what it has claimed."""
         loop.in_turn, self._own_turn = False, None
         for in_hand in came:
             in_hand.loop = loop
-            self.unstarted.append(in_hand)
+        self.unstarted.extend(came)
         self._put_aside(loop)
         if self.unstarted and len(self.running) < self.slots:
             self._slot_is_needed.notify(len(self.unstarted))
         elif loop.handled:
             self._slot_is_needed.notify(1)  # nobody is due to finish them yet
-        if self.ending or self._dozes:
+        if self.ending or (self._dozes and len(self.unstarted) + len(self.running) < self.slots):
             self.notice()
 
     def undo_turn(self, loop: Loop[T], batch: Batch[T]) -> None:
@@ -345,8 +346,9 @@ class Hands(Generic[T]):
         now = time.monotonic()
         until = min(until, now + LONGEST_SLEEP)
         if not self.ending:
-            due = [self._due_at(loop) for loop in self.loops if not loop.in_turn]
-            until = min(until, *due, now + LONGEST_WAIT if self.unstarted else inf)
+            soon = now + LONGEST_WAIT
+            due = [soon if loop.in_turn else self._due_at(loop) for loop in self.loops]
+            until = min(until, *due, soon if self.unstarted else inf)
         if until > now:
             self._dozes = until > now + LONGEST_WAIT
             self._noticed.wait(until - now)

@@ -214,6 +214,7 @@ class Lane(Generic[T]):
 
     Attributes:
         mapping: of the class of its jobs.
+        status_key: the name of the status attribute.
         handler: called with each job; if `transactional`, with a session and the job.
         timeout: how long the handler may run; None: no limit.
     """
@@ -232,6 +233,7 @@ class Lane(Generic[T]):
         check_handler(handler, transactional=transactional)
         self._queue = queue
         self.mapping = queue.mapping
+        self.status_key = queue.mapping.attributes["status"]
         self.handler = handler
         self.transactional = transactional
         self.timeout = timeout

@@ -254,9 +254,11 @@ class Turns(Generic[T]):
         if len(self.lanes) > 1 or batch.unhandled or not batch.handled or not batch.wanted:
             return None
         (lane,) = self.lanes
-        others = any(
-            done.outcome is not None or done.ended or done.moved_itself for done in batch.handled
-        )
+        others = [
+            done
+            for done in batch.handled
+            if done.outcome is not None or done.ended or done.moved_itself
+        ]
         if others or lane in self.paused or self.passed_over.queue_of(lane) is not lane.queue:
             return None
         try:
@@ -475,7 +477,7 @@ def _kept(handled: Sequence[InHand[T]], lost: Sequence[Any]) -> list[InHand[T]]:
 def _is_finished(session: Session, in_hand: InHand[Any]) -> bool:
     """Tell whether a handler has finished its job in a transaction of its own."""
     mapping = in_hand.lane.mapping
-    then = word_of(mapping, vars(in_hand.job)[mapping.attributes["status"]])
+    then = word_of(mapping, vars(in_hand.job)[in_hand.lane.status_key])
     with writing(session, mapping, reads=True) as writer:
         return is_as_finished(writer, mapping, in_hand.fence, then)
 
