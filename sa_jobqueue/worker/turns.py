@@ -244,7 +244,8 @@ class Turns(Generic[T]):
                 found = []
             claims = found or self._claim(session, batch.wanted)
             result = TurnResult(claims, finished)
-        self._unanswered += result.claims
+        if not found:
+            self._unanswered += result.claims
         for done in result.finished:
             done.may_be_finished = True  # the COMMIT follows
         return result
@@ -327,23 +328,18 @@ class Turns(Generic[T]):
 
         They are found by their fences, because others may claim under the same name.
         """
-        claims: list[tuple[Lane[T], Claim[T]]] = []
-        for lane in self.lanes:
-            fences = [
-                fence
-                for of_lane, claim in self._unanswered
-                if of_lane is lane
-                for fence in claim.fences
-            ]
-            known = {(fence.identity, fence.owner_date) for fence in fences}
-            found = [
-                job
-                for name in sorted({str(fence.owner) for fence in fences})
-                for job in lane.queue.plan.claimed_by(session, name, options=self.options)
-                if (fence_of(job).identity, fence_of(job).owner_date) in known
-            ]
-            claims.append((lane, Claim[T](jobs_by_token(found))))
-        return [(lane, claim) for lane, claim in claims if claim]
+        found: list[tuple[Lane[T], Claim[T]]] = []
+        for lane, claim in self._unanswered:
+            fences = {(fence.identity, fence.owner_date): fence for fence in claim.fences}
+            for name in {str(fence.owner) for fence in fences.values()}:
+                jobs = [
+                    job
+                    for job in lane.queue.plan.claimed_by(session, name, options=self.options)
+                    if (fence_of(job).identity, fence_of(job).owner_date) in fences
+                ]
+                if jobs:
+                    found.append((lane, Claim[T](jobs_by_token(jobs))))
+        return found
 
     # -- what was refused -----------------------------------------------
 
