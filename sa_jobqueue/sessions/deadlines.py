@@ -69,7 +69,7 @@ class _Call:
 
     Attributes:
         dialect: who calls: a session may use several engines.
-        driver: its connection.
+        connection: of the dialect.
         began: by time.monotonic().
         socket: its file number and that file's identity, once the call has taken some time.
         is_seen: the watching thread has noted the socket.
@@ -78,13 +78,18 @@ class _Call:
     """
 
     dialect: Dialect
-    driver: Any
+    connection: Any
     what: str
     began: float = field(default_factory=time.monotonic)
     socket: tuple[int, int, int] | None = None
     is_seen: bool = False
     was_cut: bool = False
     is_over: bool = False
+
+    @property
+    def driver(self) -> Any:
+        """The driver's own connection."""
+        return self.dialect.get_driver_connection(self.connection)
 
 
 class Deadlines:
@@ -137,14 +142,12 @@ class Deadlines:
     def stuck(self) -> str | None:
         """What a call does that its deadline could not free; None: there is no such call."""
         late = time.monotonic() - 2 * self.longest.total_seconds()
-        with self._mutex:
-            return next((call.what for call in self._calls if call.began < late), None)
+        return next((call.what for call in list(self._calls) if call.began < late), None)
 
     def call(self, dialect: Dialect, connection: Any, what: str, work: Callable[[], R]) -> R:
         """Call `work`, which uses that connection, and watch it meanwhile."""
-        call = _Call(dialect, dialect.get_driver_connection(connection), what)
-        with self._mutex:
-            self._calls.add(call)
+        call = _Call(dialect, connection, what)
+        self._calls.add(call)
         try:
             return work()
         except Exception as error:
@@ -152,9 +155,11 @@ class Deadlines:
                 error.add_note(LATE)
             raise
         finally:
-            with self._mutex:
-                call.is_over = True
-                self._calls.discard(call)
+            call.is_over = True
+            if call.is_seen:  # the watching thread may be about to cut it off
+                with self._mutex:
+                    pass
+            self._calls.discard(call)
 
     # -- the watching thread --------------------------------------------
 
@@ -173,8 +178,7 @@ class Deadlines:
 
     def _slow(self, now: float) -> list[_Call]:
         """Return the calls that take longer than a tenth of a second."""
-        with self._mutex:
-            return [call for call in self._calls if now - call.began > 0.1]
+        return [call for call in list(self._calls) if now - call.began > 0.1]
 
     def _see(self, call: _Call) -> None:
         with self._mutex:
