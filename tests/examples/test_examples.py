@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from tests.servers import DATABASES
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -56,10 +58,6 @@ def promised(example: Path, database: str) -> str:
     return outputs.get(database, outputs[""])
 
 
-def name_of(example: Path) -> str:
-    return example.stem
-
-
 def test_the_page_of_examples_names_each_example() -> None:
     listed = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 
@@ -68,13 +66,16 @@ def test_the_page_of_examples_names_each_example() -> None:
     assert named == {example.name for example in EXAMPLES}
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(each, id=each.stem, marks=pytest.mark.only_on(*(how(each)[0] or DATABASES)))
+        for each in EXAMPLES
+    ],
+)
 def test_an_example_ends_with_the_output_that_it_prints(
     example: Path, db_url: URL, db_alias: str
 ) -> None:
-    databases, _ = how(example)
-    if databases and db_alias not in databases:
-        pytest.skip(f"an example for {', '.join(databases)}")
     server = () if db_alias == "sqlite" else ("--url", db_url.render_as_string(hide_password=False))
 
     printed = run(example, *server)
