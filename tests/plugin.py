@@ -60,8 +60,6 @@ class Run:
 RUN = pytest.StashKey[Run]()
 
 # The command line
-#: The databases of --on-two: one within the process, and one behind a server.
-TWO = ("sqlite", "mysql")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,11 +91,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "SQLAlchemy's, or the driver with autocommit=False (from Python 3.12 on)",
     )
     group.addoption(
-        "--on-two",
+        "--on-one",
         action="append",
         default=[],
         metavar="FOLDER",
-        help="run the tests beneath a folder on two databases alone; may be repeated",
+        help="run each test beneath a folder on one database, chosen by its name; may be repeated",
     )
     group.addoption(
         "--by-turns",
@@ -290,8 +288,6 @@ def databases_of(item: pytest.Item, alias: str) -> list[str]:
     if marker is not None and (unknown := set(marker.args).difference(DATABASES)):
         raise pytest.UsageError(f"{item.nodeid}: only_on names no database: {', '.join(unknown)}")
     databases = list(DATABASES if marker is None else marker.args)
-    if any(item.nodeid.startswith(folder) for folder in item.config.getoption("on_two")):
-        databases = [database for database in databases if database in TWO]
     for taking_turns in turns_of(item):
         turns = [name for name in taking_turns if name in databases]
         if len(turns) > 1:
@@ -309,6 +305,8 @@ def turns_of(item: pytest.Item) -> Sequence[Sequence[str]]:
         return (marker.args,)
     if item.get_closest_marker("load"):
         return ()
+    if any(item.nodeid.startswith(folder) for folder in item.config.getoption("on_one")):
+        return (DATABASES,)
     return [turns.split(",") for turns in item.config.getoption("by_turns")]
 
 

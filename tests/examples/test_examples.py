@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from tests.servers import DATABASES
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -29,9 +31,6 @@ def how(example: Path) -> tuple[list[str], list[str]]:
     if found is None:
         return [], []
     return re.findall(r"\w+", found["databases"] or ""), (found["with"] or "").split()
-
-
-ON_SQLITE = [example for example in EXAMPLES if "sqlite" in (how(example)[0] or ["sqlite"])]
 
 
 def run(example: Path, *arguments: str) -> str:
@@ -59,10 +58,6 @@ def promised(example: Path, database: str) -> str:
     return outputs.get(database, outputs[""])
 
 
-def name_of(example: Path) -> str:
-    return example.stem
-
-
 def test_the_page_of_examples_names_each_example() -> None:
     listed = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 
@@ -71,25 +66,19 @@ def test_the_page_of_examples_names_each_example() -> None:
     assert named == {example.name for example in EXAMPLES}
 
 
-@pytest.mark.parametrize("example", ON_SQLITE, ids=name_of)
-def test_an_example_ends_with_the_output_that_it_prints(example: Path) -> None:
-    printed = run(example)
-
-    assert printed == promised(example, "sqlite")
-
-
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
-@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_an_example_runs_on_every_server_that_it_is_for(
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(each, id=each.stem, marks=pytest.mark.only_on(*(how(each)[0] or DATABASES)))
+        for each in EXAMPLES
+    ],
+)
+def test_an_example_ends_with_the_output_that_it_prints(
     example: Path, db_url: URL, db_alias: str
 ) -> None:
-    databases, _ = how(example)
-    if databases and db_alias not in databases:
-        pytest.skip(f"an example for {', '.join(databases)}")
-    url = db_url.render_as_string(hide_password=False)
+    server = () if db_alias == "sqlite" else ("--url", db_url.render_as_string(hide_password=False))
 
-    printed = run(example, "--url", url)
+    printed = run(example, *server)
 
     assert printed == promised(example, db_alias)
 

@@ -11,7 +11,7 @@ from tests.contract.any_order.queue_machine import QueueMachine
 from tests.contract.any_order.workflow_machine import WorkflowMachine
 
 #: Runs of a machine, and the steps of each: for CI, and for --full.
-SIZES = {False: (10, 20), True: (100, 50)}
+SIZES = {False: (6, 20), True: (100, 50)}
 
 
 @pytest.mark.timeout(900)
