@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement
-from sqlalchemy.orm import Session
 
 from ..errors import ArgumentError, InvalidTransition
 from ..fence.claim import jobs_by_token
@@ -404,15 +403,3 @@ class Step(Lane[T]):
         """Refuse a status that the step does not lead to; see :meth:`outcome_of`."""
         if then is not None:
             self.queue.target(then)
-
-    def complete(
-        self,
-        session: Session,
-        jobs: Sequence[T],
-        then: str | None,
-        *,
-        delete: bool | None,
-        values: OwnValues | None,
-    ) -> None:
-        """Finish jobs whose handlers returned None or Done, or the branch `then`."""
-        self.queue.complete(session, jobs, delete=delete, then=then, values=values)
