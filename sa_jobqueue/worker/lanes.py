@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from itertools import combinations
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlalchemy import and_, or_, select, true
 from sqlalchemy.orm import Session
@@ -29,11 +29,11 @@ from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..model.mapping import QueueMapping
 from ..process import function_name
-from ..queue import JobQueue, check_handler
+from ..queue import Handler, JobQueue, check_handler
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.backoff import LONGEST_DELAY
-from ..verbs.finish import OwnValues, check_own_values
+from ..verbs.finish import check_own_values
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -108,9 +108,8 @@ NotDone: TypeAlias = Retry | Cancel | Release
 
 Outcome: TypeAlias = "Finished | NotDone | Failed"
 
-
 #: Stands for the outcome of a job whose handler has not returned: it cannot be finished.
-NOT_YET: Final = object()
+NOT_YET = object()
 
 
 def branch_of(outcome: Finished) -> str | None:
@@ -118,33 +117,24 @@ def branch_of(outcome: Finished) -> str | None:
     return outcome.then if isinstance(outcome, Done) else outcome
 
 
-def _check(outcome: NotDone, mapping: QueueMapping) -> None:
-    """Refuse what a handler of this class's jobs cannot return.
-
-    Raises:
-        ArgumentError: a value of `outcome` is wrong, or needs a mixin that the class lacks.
-    """
-    if not isinstance(outcome.reason, str | None):
-        raise ArgumentError(f"a reason is a str, not {outcome.reason!r}")
+def _refusal(outcome: NotDone, mapping: QueueMapping) -> str | None:
+    """Say what is wrong with what a handler of this class's jobs has returned; None: nothing."""
+    reason: Any = outcome.reason
+    if not isinstance(reason, str | None):
+        return f"a reason is a str, not {reason!r}"
     match outcome:
         case Retry() if not mapping.has("attempts"):
-            raise ArgumentError(
-                f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin"
-            )
+            return f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin"
         case Release(until=datetime()) if not mapping.has("run_at"):
-            raise ArgumentError(
-                f"Release(until=) needs the column run_at: add RetryMixin to {mapping}"
-            )
+            return f"Release(until=) needs the column run_at: add RetryMixin to {mapping}"
         case Retry(in_=timedelta() as delay) if timedelta(0) <= delay <= LONGEST_DELAY:
-            pass
+            return None
         case Retry(in_=None) | Release(until=None | datetime(tzinfo=tzinfo())) | Cancel():
-            pass
+            return None
         case Retry():
-            raise ArgumentError(
-                f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}"
-            )
+            return f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}"
         case Release():
-            raise ArgumentError(f"Release(until=) takes a datetime with a time zone: {outcome!r}")
+            return f"Release(until=) takes a datetime with a time zone: {outcome!r}"
 
 
 #: What tells that a handler has returned its work, and has not done it.
@@ -167,30 +157,22 @@ class Lane(Generic[T]):
         timeout: how long the handler may run; None: no limit.
     """
 
-    #: Whether of several such lanes the last one claims first.
-    last_first = False
+    #: Whether its handler may return a branch. Of several steps, the last one claims first.
+    is_step = False
 
-    def __init__(
-        self,
-        queue: JobQueue[T],
-        handler: Callable[..., Any],
-        *,
-        transactional: bool = False,
-        timeout: timedelta | None = None,
-    ) -> None:
-        check_handler(handler, transactional=transactional)
+    def __init__(self, queue: JobQueue[T], declared: Handler) -> None:
+        check_handler(declared.function, transactional=declared.transactional)
         self._queue = queue
         self.mapping = queue.mapping
         self.status_key = queue.mapping.attributes["status"]
-        self.handler = function = handler
+        self.handler = function = declared.function
+        self.transactional, self.timeout = declared.transactional, declared.timeout
         while isinstance(function, partial):
             function = function.func
         function = getattr(function, "__func__", function)  # of a method
         awaited = inspect.iscoroutinefunction
         self.is_async = awaited(function) or awaited(type(function).__call__)
         self.is_plain = inspect.isfunction(function) and not awaited(inspect.unwrap(function))
-        self.transactional = transactional
-        self.timeout = timeout
         self._has_warned = False
 
     @property
@@ -205,16 +187,22 @@ class Lane(Generic[T]):
 
         Raises:
             ArgumentError: the handler's work has never run, or its outcome cannot be written.
+            InvalidTransition: a step does not lead to this status.
         """
         match returned:
             case None:
                 return None
             case Done(values, then):
                 check_own_values(self.mapping, "complete", values)
-                self.check_branch(then)
+                if then is not None:
+                    self.check_branch(then)
                 return returned if values else then
+            case str() if self.is_step:
+                self.check_branch(returned)
+                return returned
             case Retry() | Release() | Cancel():
-                _check(returned, self.mapping)
+                if (refusal := _refusal(returned, self.mapping)) is not None:
+                    raise ArgumentError(refusal)
                 return returned
         if any(is_unrun(returned) for is_unrun in _UNRUN):
             if inspect.iscoroutine(returned):
@@ -233,34 +221,35 @@ class Lane(Generic[T]):
             )
         return None
 
-    def check_branch(self, then: str | None) -> None:
+    def check_branch(self, then: str) -> None:
         """Refuse a status that no job of the lane goes to.
 
         Raises:
             ArgumentError: only steps of a workflow have branches.
         """
-        if then is not None:
-            raise ArgumentError(
-                f"Done(then={then!r}) names a branch, and only a step of a workflow has one: its "
-                "queue says what a done job becomes"
-            )
+        raise ArgumentError(
+            f"Done(then={then!r}) names a branch, and only a step of a workflow has one: its queue "
+            "says what a done job becomes"
+        )
 
     def finish(self, session: Session, handled: Sequence[Any], *, delete: bool | None) -> list[Any]:
         """Write the outcomes of jobs; return those whose claim was lost."""
         lost: list[Any] = []
         by_branch: dict[str | None, list[Any]] = {}
+        own: dict[int, Mapping[Any, Any]] = {}
         for in_hand in handled:
-            outcome = in_hand.outcome
-            if outcome is None or isinstance(outcome, Done | str):
-                by_branch.setdefault(branch_of(outcome), []).append(in_hand)
+            then = outcome = in_hand.outcome
+            if isinstance(outcome, Done):
+                then, own[id(in_hand.job)] = outcome.then, outcome.values
+            if then is None or isinstance(then, str):
+                by_branch.setdefault(then, []).append(in_hand)
             else:
                 text = outcome.error if isinstance(outcome, Failed) else outcome.reason
                 lost += self.finish_otherwise(session, in_hand.job, outcome, text)
+        values = (lambda job: own.get(id(job), {})) if own else None
         for then, done in by_branch.items():
-            jobs, values = jobs_of(done), _values_of(done)
-            lost += claims_lost_by(
-                partial(self.complete, session, jobs, then, delete=delete, values=values)
-            )
+            complete = partial(self.complete, session, jobs_of(done), then)
+            lost += claims_lost_by(partial(complete, delete=delete, values=values))
         return lost
 
     def complete(
@@ -282,10 +271,9 @@ class Lane(Generic[T]):
         match outcome:
             case Cancel():
                 write = partial(queue.cancel_claimed, reason=text)
-            case Release(until=None):
-                write = partial(queue.release)
             case Release(until=until):
-                write = partial(queue.release, values={self.mapping.attribute("run_at"): until})
+                own = {self.mapping.attribute("run_at"): until} if until is not None else None
+                write = partial(queue.release, values=own)
             case Failed(retry_in=delay) | Retry(in_=delay):
                 write = partial(queue.fail, error=text, retry_in=delay)
         return claims_lost_by(partial(write, session, job))
@@ -315,22 +303,12 @@ def jobs_of(done: Sequence[Any]) -> Any:
     return [in_hand.job for in_hand in done]
 
 
-def _values_of(done: Sequence[Any]) -> OwnValues | None:
-    """Return the own columns that handlers returned for their jobs; None: none did."""
-    values = {
-        id(in_hand.job): in_hand.outcome.values
-        for in_hand in done
-        if isinstance(in_hand.outcome, Done)
-    }
-    return (lambda job: values.get(id(job), {})) if values else None
-
-
 class LaneOrder(Generic[T]):
     """The order in which a worker claims from its lanes; each iteration is one turn."""
 
     def __init__(self, lanes: Sequence[Lane[T]]) -> None:
-        steps = [lane for lane in lanes if lane.last_first]
-        self._usual = [lane for lane in lanes if not lane.last_first] + steps[::-1]
+        steps = [lane for lane in lanes if lane.is_step]
+        self._usual = [lane for lane in lanes if not lane.is_step] + steps[::-1]
         self._oldest_first = [*self._usual]
         self._turn = 0
 
@@ -396,11 +374,10 @@ def lane_of(queue: JobQueue[T], handler: Callable[[T], Any] | None = None) -> La
             f"{queue!r} has a handler already: {function_name(found.function)}. Give the worker no "
             "handler, or another JobQueue"
         )
-    if handler is not None:
-        return Lane(queue, handler)
-    if found is None:
+    declared = found if handler is None else Handler(handler)
+    if declared is None:
         raise ArgumentError(f"{queue!r} has no handler: declare one with @queue.handler")
-    return Lane(queue, found.function, transactional=found.transactional, timeout=found.timeout)
+    return Lane(queue, declared)
 
 
 def claims_lost_by(finish: Callable[[], None]) -> list[Any]:
