@@ -25,7 +25,6 @@ from ..process import function_name
 from ..worker import Lane
 from ..worker.handlers import Calls
 from ..worker.in_hand import InHand
-from ..worker.lanes import is_plain
 from ..worker.transactions import Stopped
 
 R = TypeVar("R")
@@ -79,7 +78,7 @@ class AwaitedCalls(Calls):
                     f"{function_name(lane.handler)} is transactional, and an AsyncWorker gives "
                     "it an AsyncSession: make it async def, or use a Worker on a synchronous engine"
                 )
-            if is_plain(lane.handler):
+            if lane.is_plain:
                 raise ArgumentError(
                     f"{function_name(lane.handler)} is a plain function, and an AsyncWorker awaits "
                     "its handlers: make it async def, or use a Worker on a synchronous engine"

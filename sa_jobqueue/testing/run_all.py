@@ -119,7 +119,7 @@ def handle_all(
                             own.commit()
                     if in_hand.ended is Ended.LOST:
                         raise AssertionError(f"{fence!r} was taken away from run_all()")
-                    handled.append(HandledJob(in_hand.job, in_hand.known_outcome))
+                    handled.append(HandledJob(in_hand.job, in_hand.outcome))
                     if raising and isinstance(in_hand.outcome, Failed):
                         raise in_hand.outcome.error
         finally:

@@ -191,7 +191,7 @@ class Attempts(Generic[T]):
         """Note that an attempt has failed, and log it."""
         in_hand.duration = time.monotonic() - in_hand.began
         in_hand.outcome = Failed(error, self.delay(in_hand))
-        log_failure(in_hand, error, in_hand.outcome.retry_in)
+        log_failure(in_hand, error)
 
     def begin(self, in_hand: InHand[T]) -> Context:
         """Begin an attempt; return the context for its handler.

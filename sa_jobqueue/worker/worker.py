@@ -34,13 +34,7 @@ from ..verbs.backoff import (
 )
 from ..wakeups import Wakeups
 from .chores import REAP_EVERY, Chore, Reaper, chores_beside
-from .connections import (
-    check_connections,
-    check_sessions,
-    engine_of,
-    has_one_to_keep,
-    what_to_give,
-)
+from .connections import check_connections, engine_of, what_to_give
 from .crew import Crew
 from .handlers import Attempts, Calls
 from .hands import LONGEST_POLL, Hands, Loop
@@ -153,8 +147,7 @@ class Worker(Generic[T]):
         open_session = None
         if isinstance(engine, sessionmaker):
             open_session = partial(engine, expire_on_commit=False)
-            engine = engine_of(open_session, mapper)
-            check_sessions(open_session, self.lanes)
+            engine = engine_of(open_session, self.lanes)
         self.engine = engine
         self._calls = self._calls_of(engine, open_session)
         self._calls.check(self.lanes)
@@ -302,20 +295,16 @@ class Worker(Generic[T]):
             alone = not database.seen_by_others(connection)
             assert self._deadlines is not None
             self._deadlines.never_below(database.lock_timeout(connection))
+            has_spare = check_connections(
+                self.engine.pool,
+                self.concurrency,
+                self.lanes,
+                alone=alone,
+                keeps_timeouts=self._calls.keeps_timeouts,
+            )
             # On an AUTOCOMMIT engine each turn sets the level of its transaction.
-            if (
-                not database.in_autocommit(connection)
-                and not alone
-                and has_one_to_keep(self.engine, self.concurrency)
-            ):
+            if has_spare and not database.in_autocommit(connection):
                 self._transactions.keep_connection(connection)
-        check_connections(
-            self.engine,
-            self.concurrency,
-            self.lanes,
-            alone=alone,
-            keeps_timeouts=self._calls.keeps_timeouts,
-        )
         return alone
 
     def _work(self, *, alone: bool) -> None:
@@ -420,7 +409,7 @@ class Worker(Generic[T]):
         with no_deadline():
             if self.on_outcome is not None:
                 for in_hand in result.finished:
-                    self.on_outcome(in_hand.job, in_hand.known_outcome)
+                    self.on_outcome(in_hand.job, in_hand.outcome)
             if self.on_claim is not None:
                 for _, claim in result.claims:
                     if claim or claim.lost:
