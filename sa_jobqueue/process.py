@@ -33,12 +33,30 @@ def function_name(function: Any) -> str:
 R = TypeVar("R")
 
 
-class Flag(Protocol):
-    """Set once from anywhere, and waited for; as threading.Event."""
+class Flag:
+    """Set once from anywhere, and waited for; as threading.Event.
 
-    def set(self) -> None: ...
-    def is_set(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
+    And a signal handler may set it while its own thread begins to wait.
+    """
+
+    def __init__(self) -> None:
+        self._set = False
+        self._changed = threading.Condition()
+
+    def set(self) -> None:
+        """Set the flag, for good."""
+        with self._changed:
+            self._set = True
+            self._changed.notify_all()
+
+    def is_set(self) -> bool:
+        """Tell whether the flag is set."""
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is set, at most so many seconds; tell whether it is."""
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout)
 
 
 class Lock(Protocol):
@@ -48,11 +66,9 @@ class Lock(Protocol):
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
 
 
-class Condition(Protocol):
+class Condition(Lock, Protocol):
     """Within ``with`` only we change anything, except during a wait; as threading.Condition."""
 
-    def __enter__(self) -> object: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
     def wait(self, timeout: float | None = None) -> object: ...
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> object: ...
     def notify(self, n: int = 1) -> None: ...
@@ -80,35 +96,12 @@ class Runtime(Protocol):
     def run_blocking(self, work: Callable[[], R]) -> R: ...
 
 
-class _Flag:
-    """As threading.Event; a signal handler may set it while its own thread begins to wait."""
-
-    def __init__(self) -> None:
-        self._set = False
-        self._changed = threading.Condition()
-
-    def set(self) -> None:
-        """Set the flag, for good."""
-        with self._changed:
-            self._set = True
-            self._changed.notify_all()
-
-    def is_set(self) -> bool:
-        """Tell whether the flag is set."""
-        return self._set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the flag is set, at most so many seconds; tell whether it is."""
-        with self._changed:
-            return self._changed.wait_for(self.is_set, timeout)
-
-
 class Threads:
     """The Runtime of threads."""
 
-    def flag(self) -> _Flag:
+    def flag(self) -> Flag:
         """Make a flag."""
-        return _Flag()
+        return Flag()
 
     def lock(self) -> Lock:
         """Make a lock. A signal handler may take it in the thread that has it already."""

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from inspect import isawaitable
 from signal import Signals
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -36,20 +36,13 @@ from ..queue import JobQueue
 from ..worker import Done, Lane, Outcome, Worker, WorkerOptions
 from ..worker.connections import what_to_give
 from ..worker.crew import Crew
-from ..worker.handlers import leave_handler
+from ..worker.handlers import Attempt
 from ..worker.hands import Hands
-from ..worker.in_hand import InHand
 from ..worker.lanes import NotDone
-from .calls import AwaitedCalls, SyncSessions, Tasks, caught
+from ..worker.worker import T
+from .calls import AwaitedCalls, SyncSessions, Tasks
 from .calls import Background as BackgroundTask
 from .verbs import AsyncJobQueue
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as WithDefault
-
-    T = WithDefault("T", default=Any)
-else:
-    T = TypeVar("T")
 
 AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | NotDone | None]]
 
@@ -119,13 +112,15 @@ class AsyncWorker(Generic[T]):
                 engine's pool for transactional handlers; or the worker runs already.
             Exception: what the database still refused after five minutes (PATIENCE).
         """
-        self._worker.note_caller()
-        work = caught(greenlet_spawn(self._worker.run))
+        calls = self._worker.calls
+        calls.note_caller()
+        work = _caught(greenlet_spawn(self._worker.run))
         running = asyncio.create_task(work, name="sa_jobqueue worker")
         try:
-            _, error = await asyncio.shield(running)
+            error = await asyncio.shield(running)
         except asyncio.CancelledError:
-            self._worker.stop_and_cancel()
+            self.stop()
+            calls.interrupt()
             await running
             raise
         if error is not None:
@@ -182,7 +177,8 @@ class AwaitedCrew(Crew[T]):
 
     async def _await_in_slot(self) -> None:
         """Do turns, and await handlers, until the run ends; as a slot in a thread does."""
-        hands, handled = self.hands, None
+        hands, attempts, handled = self.hands, self.attempts, None
+        calls: Any = attempts.calls
         while True:
             if handled is not None:
                 hands.put_handled(handled)
@@ -195,26 +191,10 @@ class AwaitedCrew(Crew[T]):
                 continue
             handled = step
             try:
-                await self._attempt(step)
+                with Attempt(attempts, step) as attempt:
+                    attempt.outcome = await calls.awaited(step.lane, attempt.context, step.job)
             except BaseException as error:
                 handled = self._end_by(error, step)
-
-    async def _attempt(self, in_hand: InHand[T]) -> None:
-        """Await the handler of a job, and note the outcome; as Attempts.make() does."""
-        attempts, lane = self.attempts, in_hand.lane
-        assert isinstance(attempts.calls, AwaitedCalls)
-        try:
-            context = attempts.begin(in_hand)
-            before = attempts.before_handler(in_hand)
-            try:
-                returned = await attempts.calls.awaited(lane, context, in_hand.job)
-            finally:
-                leave_handler(in_hand, before)
-            outcome = None if returned is None else lane.outcome_of(returned)
-        except BaseException as raised:
-            attempts.note_error(in_hand, raised)
-        else:
-            attempts.note_outcome(in_hand, outcome)
 
 
 class _GreenWorker(Worker[T]):
@@ -222,29 +202,28 @@ class _GreenWorker(Worker[T]):
 
     _runtime = Tasks()
     _crew_kind = AwaitedCrew
-    _calls: AwaitedCalls
-    _event_loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self) -> None:
-        """Work in the event loop that runs."""
-        self._event_loop = asyncio.get_running_loop()
-        super().run()
-
-    def note_caller(self) -> None:
-        """Note the task that awaits the run."""
-        self._calls.note_caller()
-
-    def stop_and_cancel(self) -> None:
-        """Stop, and cancel the handlers: their jobs are released."""
-        self.stop()
-        self._calls.interrupt()
-
-    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
-        if self._event_loop is not None and not self._event_loop.is_closed():
-            self._event_loop.call_soon_threadsafe(super()._notify, look)
 
     def _calls_of(self, engine: Any, open_session: Callable[[], Session] | None) -> AwaitedCalls:
-        return AwaitedCalls(engine, open_session)
+        self.calls = AwaitedCalls(engine, open_session)
+        return self.calls
+
+    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
+        loop = None if self.calls.caller is None else self.calls.caller.get_loop()
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(super()._notify, look)
+
+
+async def _caught(awaited: Awaitable[None]) -> BaseException | None:
+    """Await a worker; return what it raised to end the process.
+
+    A task that raises SystemExit or KeyboardInterrupt ends the event loop at once: the worker
+    could not finish its jobs any more.
+    """
+    try:
+        await awaited
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        return error
+    return None
 
 
 def _in_greenlet(callback: Callable[..., Awaitable[None] | None] | None) -> Any:
