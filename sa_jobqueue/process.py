@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 
 def process_name(host_length: int) -> str:
@@ -28,9 +29,6 @@ def function_name(function: Any) -> str:
     """Return the name of a function or another callable, without its address in memory."""
     name = getattr(function, "__qualname__", None)
     return name.rpartition("<locals>.")[2] if isinstance(name, str) else repr(function)
-
-
-R = TypeVar("R")
 
 
 class Flag:
@@ -81,53 +79,43 @@ class Background(Protocol):
     def join(self, timeout: float | None = None) -> None: ...
 
 
-class Runtime(Protocol):
+@dataclass(frozen=True)
+class Runtime:
     """What a worker runs in: threads, or the tasks of an event loop.
 
-    ``start`` runs work in the background. ``run_blocking`` runs work that waits for a
-    synchronous driver, and returns its result. Several conditions may share a lock.
+    Attributes:
+        flag: makes a flag.
+        lock: makes a lock; a signal handler may take it in the thread that has it already.
+        condition: makes a condition, of that lock if one is given; several may share it.
+        sleep: waits for so many seconds.
+        start: runs work in the background, in a thread or a task of this `name`.
+        run_blocking: runs work that waits for a synchronous driver, and returns its result.
     """
 
-    def flag(self) -> Flag: ...
-    def lock(self) -> Lock: ...
-    def condition(self, lock: Any = None) -> Condition: ...
-    def sleep(self, seconds: float) -> None: ...
-    def start(self, work: Callable[[], None], *, name: str) -> Background: ...
-    def run_blocking(self, work: Callable[[], R]) -> R: ...
+    flag: Callable[[], Flag]
+    lock: Callable[[], Lock]
+    condition: Callable[..., Condition]
+    sleep: Callable[[float], None]
+    start: Callable[..., Background]
+    run_blocking: Callable[[Callable[[], Any]], Any]
 
 
-class Threads:
-    """The Runtime of threads."""
-
-    def flag(self) -> Flag:
-        """Make a flag."""
-        return Flag()
-
-    def lock(self) -> Lock:
-        """Make a lock. A signal handler may take it in the thread that has it already."""
-        return threading.RLock()
-
-    def condition(self, lock: Any = None) -> threading.Condition:
-        """Make a condition, of that lock if one is given."""
-        return threading.Condition(lock)
-
-    def sleep(self, seconds: float) -> None:
-        """Block this thread for so many seconds."""
-        time.sleep(seconds)
-
-    def start(self, work: Callable[[], None], *, name: str) -> threading.Thread:
-        """Start a thread, which ends with the process; it sees our context variables."""
-        context = copy_context()
-        thread = threading.Thread(target=context.run, args=(work,), name=name, daemon=True)
-        thread.start()
-        return thread
-
-    def run_blocking(self, work: Callable[[], R]) -> R:
-        """Run the work in this thread."""
-        return work()
+def _start_thread(work: Callable[[], None], *, name: str) -> threading.Thread:
+    """Start a thread, which ends with the process; it sees our context variables."""
+    context = copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), name=name, daemon=True)
+    thread.start()
+    return thread
 
 
-THREADS = Threads()
+THREADS = Runtime(
+    flag=Flag,
+    lock=threading.RLock,
+    condition=threading.Condition,
+    sleep=time.sleep,
+    start=_start_thread,
+    run_blocking=lambda work: work(),
+)
 
 
 #: The signals that ask a command to stop.

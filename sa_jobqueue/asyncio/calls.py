@@ -7,14 +7,12 @@ SQLAlchemy's does behind an AsyncSession. While it waits, the event loop goes on
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
 from inspect import isawaitable
 from types import CoroutineType, coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -22,15 +20,10 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..ages import duration_text
 from ..errors import ArgumentError, HandlerTimeout
-from ..process import Flag, function_name
+from ..process import Flag, Runtime, function_name
 from ..worker.handlers import GIVEN, Calls
 from ..worker.lanes import Lane, is_plain
 from ..worker.transactions import Stopped
-
-R = TypeVar("R")
-
-#: How often a task that waits for a flag looks at it, in seconds.
-LOOK_EVERY = 0.05
 
 
 class SyncSessions(sessionmaker[Any]):
@@ -188,18 +181,29 @@ def in_context(steps: Coroutine[Any, Any, Any], context: Context) -> Generator[A
 class AwaitedFlag(Flag):
     """A flag that tasks wait for, and that other threads and signal handlers may set, too."""
 
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def set(self) -> None:
+        """Set the flag, for good."""
+        self._set = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._noticed.set)
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the flag is set, at most so many seconds; tell whether it is."""
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        while not self.is_set() and time.monotonic() < until:
-            await_only(asyncio.sleep(LOOK_EVERY))
-        return self.is_set()
+        # An Event belongs to one loop, and a worker may run in several, one after the other.
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._noticed, self._loop = asyncio.Event(), loop
+        if not self._set:
+            await_only(_at_most(timeout, self._noticed.wait()))
+        return self._set
 
 
 class Condition(nullcontext[None]):
     """A condition among the tasks of one loop; no lock, since a task runs alone until it waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: Any = None) -> None:
         super().__init__()
         self._notice = asyncio.Event()
 
@@ -239,34 +243,6 @@ class Background:
             self._task.cancel()
 
 
-class Tasks:
-    """The Runtime of an event loop's tasks."""
-
-    def flag(self) -> Flag:
-        """Make a flag."""
-        return AwaitedFlag()
-
-    def lock(self) -> nullcontext[None]:
-        """Make a lock, which keeps no task out: no other task runs until this one waits."""
-        return nullcontext()
-
-    def condition(self, lock: Any = None) -> Condition:
-        """Make a condition."""
-        return Condition()
-
-    def sleep(self, seconds: float) -> None:
-        """Let other tasks run for so many seconds."""
-        await_only(asyncio.sleep(seconds))
-
-    def start(self, work: Callable[[], None], *, name: str) -> Background:
-        """Start a task."""
-        return Background(greenlet_spawn(work), name)
-
-    def run_blocking(self, work: Callable[[], R]) -> R:
-        """Run the work in a thread: a synchronous driver would block the loop."""
-        return await_only(asyncio.to_thread(work))
-
-
 async def _at_most(seconds: float | None, awaited: Coroutine[Any, Any, object]) -> None:
     """Await something, at most so many seconds."""
     try:
@@ -274,3 +250,15 @@ async def _at_most(seconds: float | None, awaited: Coroutine[Any, Any, object]) 
             await awaited
     except TimeoutError:
         pass
+
+
+#: The Runtime of an event loop's tasks. Its locks keep no task out: no other task runs until this
+#: one waits.
+TASKS = Runtime(
+    flag=AwaitedFlag,
+    lock=nullcontext,
+    condition=Condition,
+    sleep=lambda seconds: await_only(asyncio.sleep(seconds)),
+    start=lambda work, *, name: Background(greenlet_spawn(work), name),
+    run_blocking=lambda work: await_only(asyncio.to_thread(work)),
+)

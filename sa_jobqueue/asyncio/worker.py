@@ -40,7 +40,7 @@ from ..worker.handlers import Attempt
 from ..worker.hands import Hands
 from ..worker.lanes import NotDone
 from ..worker.worker import T
-from .calls import AwaitedCalls, SyncSessions, Tasks
+from .calls import TASKS, AwaitedCalls, SyncSessions
 from .calls import Background as BackgroundTask
 from .verbs import AsyncJobQueue
 
@@ -200,7 +200,7 @@ class AwaitedCrew(Crew[T]):
 class _GreenWorker(Worker[T]):
     """The worker in a greenlet: it waits and calls handlers in its own way."""
 
-    _runtime = Tasks()
+    _runtime = TASKS
     _crew_kind = AwaitedCrew
 
     def _calls_of(self, engine: Any, open_session: Callable[[], Session] | None) -> AwaitedCalls:

@@ -49,7 +49,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from ..dialects import is_failed_transaction
-from ..errors import ArgumentError, ClaimLost
+from ..errors import ArgumentError
 from ..events.event import Event, EventJob, called_on
 from ..events.notes import tell
 from ..fence.claim import with_fence
@@ -60,8 +60,8 @@ from ..process import Flag, function_name
 from ..queue import JobQueue
 from ..sessions.deadlines import lift_deadline
 from ..sessions.writer import Writer, writing
-from .in_hand import Ended, InHand, job_fields, log_failure, log_lost
-from .lanes import Cancel, Done, Failed, Finished, Lane, NotDone, Release, Retry, branch_of
+from .in_hand import Ended, InHand, job_fields, job_name, log_failure, log_lost
+from .lanes import Done, Failed, Finished, Lane, NotDone, Retry, branch_of, claims_lost_by
 from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -72,9 +72,8 @@ T = TypeVar("T")
 class JobContext:
     """An attempt at a job; :func:`job_context` returns it while its handler runs."""
 
-    def __init__(self, in_hand: InHand[Any], stopping: Flag) -> None:
-        self._in_hand = in_hand
-        self._stopping = stopping
+    _in_hand: InHand[Any]
+    _stopping: Flag
 
     @property
     def attempt(self) -> int | None:
@@ -104,7 +103,7 @@ class JobContext:
         return None if deadline is None else timedelta(seconds=max(deadline - time.monotonic(), 0))
 
 
-_current: ContextVar[tuple[InHand[Any], Flag]] = ContextVar("sa_jobqueue_job_context")
+_current: ContextVar[JobContext] = ContextVar("sa_jobqueue_job_context")
 
 
 def job_context() -> JobContext:
@@ -114,7 +113,7 @@ def job_context() -> JobContext:
         ArgumentError: the call is not made in a handler.
     """
     try:
-        return JobContext(*_current.get())
+        return _current.get()
     except LookupError:
         raise ArgumentError("no worker runs this code: call job_context() in a handler") from None
 
@@ -148,7 +147,7 @@ class Attempts(Generic[T]):
         """
         with Attempt(self, in_hand) as attempt:
             if in_hand.lane.transactional:
-                attempt.outcome = HandlersTransaction(self, in_hand, attempt.context).run()
+                attempt.outcome = attempt.in_transaction()
             else:
                 attempt.outcome = self.calls.call(in_hand.lane, attempt.context, in_hand.job)
 
@@ -159,7 +158,53 @@ class Attempts(Generic[T]):
         log_failure(in_hand, error, in_hand.outcome.retry_in)
 
 
-class Attempt(Generic[T]):
+#: An item for each fork that led to this process. os.getpid() is a system call, which some
+#: sandboxes make slow.
+_forks: list[None] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forks.append(None))
+
+
+ENDED = (
+    "the transaction that a transactional handler shares with the finish of its job has ended in "
+    "the handler: commit and roll back only within session.begin_nested(), do not catch the error "
+    "of a deadlock, and on MySQL and MariaDB run no statement that commits by itself, such as "
+    "CREATE TABLE or TRUNCATE"
+)
+
+#: The key in session.info of what a handler is given in place of the session: its AsyncSession.
+GIVEN = "sa_jobqueue.given"
+
+#: The savepoint that shows that the handler's transaction goes on.
+_SAVEPOINT = "sa_jobqueue_handler"
+
+CHANGED = (
+    "a transactional handler has deleted its job, or changed its key, status, owner or owner_date: "
+    "leave these to the worker, and return Cancel(..) or Retry(..) instead"
+)
+
+FAILED = (
+    "a statement of a transactional handler has failed, and the server refuses all further "
+    "statements of its transaction: run a statement that may fail within session.begin_nested(), "
+    "and catch its error outside of that block"
+)
+
+BEGUN = (
+    "the transaction of a transactional handler is begun already, and commits with the finish of "
+    "its job: use session.begin_nested(), or do not begin"
+)
+
+
+class _Over(Exception):
+    """The transaction is rolled back, and not run again.
+
+    Its argument is the outcome of the job, or the error of its handler. Raise it `from None`: a
+    deadlock that it came from would be run again.
+    """
+
+
+class Attempt(JobContext):
     """An attempt at a job; its end notes the outcome that is set in it, or the error.
 
     Attributes:
@@ -168,27 +213,30 @@ class Attempt(Generic[T]):
     """
 
     outcome: Finished | NotDone = None
+    _begun = False
+    _finished: Finished = None
 
-    def __init__(self, attempts: Attempts[T], in_hand: InHand[T]) -> None:
+    def __init__(self, attempts: Attempts[Any], in_hand: InHand[Any]) -> None:
         lane = in_hand.lane
+        self._in_hand, self._attempts, self._stopping = in_hand, attempts, attempts.stopping
         self.context = context = copy_context()
-        context.run(_current.set, (in_hand, attempts.stopping))
+        context.run(_current.set, self)
         context.run(lift_deadline)
         if lane.mapping.listeners and not lane.transactional:
             context.run(tell_start, in_hand)
-        self._attempts, self._in_hand = attempts, in_hand
-        self._forks = _forks
+        self._forks = len(_forks)
         self._status = vars(in_hand.job).get(lane.status_key)
 
-    def __enter__(self) -> Attempt[T]:
+    def __enter__(self) -> Attempt:
         return self
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> bool:
         in_hand, attempts, outcome = self._in_hand, self._attempts, self.outcome
-        if self._forks != _forks:
+        del self.context  # which has us
+        if self._forks != len(_forks):
             _end_child(raised)
-        job: Any = in_hand.job
-        if job.__dict__.get(in_hand.lane.status_key) != self._status:
+        job = in_hand.job
+        if vars(job).get(in_hand.lane.status_key) != self._status:
             in_hand.moved_itself = True
         if instance_state(job).modified:
             _log_changes(in_hand)
@@ -208,34 +256,140 @@ class Attempt(Generic[T]):
         in_hand.outcome = outcome
         return False
 
+    def in_transaction(self) -> Finished | NotDone:
+        """Call a transactional handler and finish its job; return the outcome.
+
+        Its row is locked, so its claim is not renewed. Unless the outcome is one of NotDone, the
+        job has ended.
+
+        Raises:
+            Exception: the error of the handler or of the database, after the effects were
+                rolled back.
+        """
+        in_hand, attempts = self._in_hand, self._attempts
+        in_hand.locked = True
+        attempts.wait_for_renewal()
+        try:
+            in_hand.ended = attempts.transactions.run_in(
+                attempts.calls.open_session, self._work, mapper=in_hand.lane.mapping.mapper
+            )
+        except _Over as over:
+            end: NotDone | Exception = over.args[0]
+            if isinstance(end, Exception):
+                raise end from end.__cause__
+            return end
+        finally:
+            in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
+        if in_hand.ended is Ended.LOST:
+            log_lost([in_hand])
+        return self._finished
+
+    def _work(self, session: Session) -> Ended:
+        in_hand, lane = self._in_hand, self._in_hand.lane
+        fence: Any = in_hand.fence
+        with writing(session, lane.mapping) as writer:
+            if not lock_claim(writer, lane.mapping, fence):
+                return self._ended(writer, fence)
+            in_hand.may_be_finished = False
+            job = session.get_one(fence.entity, fence.identity, options=self._attempts.options)
+            connection = writer.connection
+            connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        event.listen(session, "before_commit", _refuse_commit)
+        try:
+            outcome = self._call(session, with_fence(job, fence))
+        except Exception as error:
+            raise _Over(_explained(error)) from None
+        event.remove(session, "before_commit", _refuse_commit)
+        try:
+            connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        except DBAPIError as error:
+            if self._attempts.transactions.is_away(error):
+                raise
+            if not (isinstance(outcome, NotDone) and is_failed_transaction(error)):
+                raise _Over(_explained(error, ENDED)) from None
+        if isinstance(outcome, NotDone):
+            raise _Over(outcome)
+        values = outcome.values if isinstance(outcome, Done) else None
+        then, delete = branch_of(outcome), self._attempts.delete
+        finish = partial(lane.complete, session, [fence], then, delete=delete, values=values)
+        status = vars(job).get(lane.status_key, self._status)
+        is_changed = instance_state(job).deleted or status != self._status
+        # Then a finish would tell of a lost claim. We hold its lock: nobody else has changed it.
+        if is_changed or claims_lost_by(finish):
+            raise _Over(ArgumentError(CHANGED))
+        self._finished = outcome
+        in_hand.may_be_finished = True  # the COMMIT follows
+        return Ended.FINISHED
+
+    def _call(self, session: Session, job: Any) -> Finished | NotDone:
+        """Call the handler, and flush what it has done."""
+        in_hand, calls = self._in_hand, self._attempts.calls
+        transaction = session.get_transaction()
+        if in_hand.given_up is not None:  # the wait for the lock may have outlasted the grace
+            raise in_hand.given_up
+        if in_hand.lane.mapping.listeners and not self._begun:  # the claim is not lost
+            self.context.run(tell_start, in_hand)
+        self._begun = True
+        try:
+            given = session.info.get(GIVEN, session)
+            outcome = calls.call(in_hand.lane, self.context, given, job)
+        finally:
+            if self._forks != len(_forks):
+                _end_child(sys.exc_info()[1])
+        if in_hand.given_up is not None:
+            raise in_hand.given_up
+        if not isinstance(outcome, NotDone):
+            session.flush()
+        while (nested := session.get_nested_transaction()) is not None:
+            nested.commit()  # which the handler has left open: ours would take it along
+        if session.get_transaction() is not transaction:
+            raise ArgumentError(ENDED)
+        return outcome
+
+    def _ended(self, writer: Writer, fence: Fence) -> Ended:
+        """Tell how a job has ended whose claim is gone.
+
+        A COMMIT that was not answered may have failed, and then somebody else may have taken the
+        job: only its row tells.
+        """
+        queue = self._in_hand.lane.queue
+        then = word_of(queue.mapping, branch_of(self._finished) or queue.then)
+        is_unsure = self._in_hand.may_be_finished
+        ours = is_unsure and is_as_finished(writer, queue.mapping, fence, then)
+        return Ended.FINISHED if ours else Ended.LOST
+
+
+def _explained(error: Exception, text: str | None = None) -> Exception:
+    """Return an error with the way out: `text`, or our own if the error's has none."""
+    if is_failed_transaction(error):
+        text = FAILED
+    elif type(error) is InvalidRequestError and "transaction is already begun" in str(error):
+        text = BEGUN
+    if text is None:
+        return error
+    explained = ArgumentError(text)
+    explained.__cause__ = error
+    return explained
+
+
+def _refuse_commit(session: Session) -> None:
+    if not session.in_nested_transaction():
+        raise ArgumentError(ENDED)
+
 
 def _log_changes(in_hand: InHand[Any]) -> None:
     """Log which attributes of its detached job a handler has set."""
-    state = instance_state(in_hand.job)
+    state, fields = instance_state(in_hand.job), job_fields(in_hand)
     attrs = state.mapper.attrs
     names = sorted(n for n in state.committed_state if not getattr(attrs[n], "viewonly", False))
     if names and state.session is None:
         log.error(
-            "a handler has set %s of %s %s. The job is detached, and this change is not saved: "
+            "a handler has set %s of %s. The job is detached, and this change is not saved: "
             "declare the handler with transactional=True, or write in a session of your own",
             ", ".join(names),
-            state.class_.__name__,
-            ", ".join(map(repr, state.identity or ())),
-            extra=job_fields(in_hand),
+            job_name(fields),
+            extra=fields,
         )
-
-
-#: How often this process was forked: os.getpid() is a system call, which some sandboxes make slow.
-_forks = 0
-
-
-def _note_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
@@ -251,6 +405,24 @@ def _end_child(error: BaseException | None) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def tell_start(in_hand: InHand[Any]) -> None:
+    """Tell that the handler of a job is about to be called."""
+    queue, fence = in_hand.lane.queue, in_hand.fence
+    status, dates = fence.token.status, tuple(fence.token.dates)
+    job = EventJob(
+        fence.identity, status, status, fence.owner, dates, in_hand.attempts, entity=in_hand.job
+    )
+    with called_on(queue):
+        tell(queue.mapping, Event("after_start", "start", queue.entity, (job,), 1))
+
+
+def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
+    """Tell that the worker's Owner has lost its lock: others may reap its claims."""
+    for queue in queues:
+        with called_on(queue):
+            tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
 
 
 class Calls:
@@ -296,196 +468,3 @@ class Calls:
     def ends_at_once(self, error: BaseException) -> bool:
         """Tell whether an error in the supervisor ends the run without any wait."""
         return False
-
-
-ENDED = (
-    "the transaction that a transactional handler shares with the finish of its job has ended in "
-    "the handler: commit and roll back only within session.begin_nested(), do not catch the error "
-    "of a deadlock, and on MySQL and MariaDB run no statement that commits by itself, such as "
-    "CREATE TABLE or TRUNCATE"
-)
-
-#: The key in session.info of what a handler is given in place of the session: its AsyncSession.
-GIVEN = "sa_jobqueue.given"
-
-#: The savepoint that shows that the handler's transaction goes on.
-_SAVEPOINT = "sa_jobqueue_handler"
-
-CHANGED = (
-    "a transactional handler has deleted its job, or changed its key, status, owner or owner_date: "
-    "leave these to the worker, and return Cancel(..) or Retry(..) instead"
-)
-
-FAILED = (
-    "a statement of a transactional handler has failed, and the server refuses all further "
-    "statements of its transaction: run a statement that may fail within session.begin_nested(), "
-    "and catch its error outside of that block"
-)
-
-BEGUN = (
-    "the transaction of a transactional handler is begun already, and commits with the finish of "
-    "its job: use session.begin_nested(), or do not begin"
-)
-
-
-class _Over(Exception):
-    """The transaction is rolled back, and not run again.
-
-    Its argument is the outcome of the job; the error of its handler; or how the job has ended
-    without this handler, since its claim is not ours any more. Raise it `from None`: a deadlock
-    that it came from would be run again.
-    """
-
-
-@dataclass
-class HandlersTransaction(Generic[T]):
-    """The transaction of a handler, which also finishes its job."""
-
-    attempts: Attempts[T]
-    in_hand: InHand[T]
-    context: Context
-    _begun: bool = False
-    _outcome: Finished = None
-
-    def run(self) -> Finished | NotDone:
-        """Handle the job and finish it; return the outcome.
-
-        Its row is locked, so its claim is not renewed. Unless the outcome is one of NotDone, the
-        job has ended.
-
-        Raises:
-            Exception: the error of the handler or of the database, after the effects were
-                rolled back.
-        """
-        in_hand, attempts = self.in_hand, self.attempts
-        in_hand.locked = True
-        attempts.wait_for_renewal()
-        try:
-            attempts.transactions.run_in(
-                attempts.calls.open_session, self._work, mapper=in_hand.lane.mapping.mapper
-            )
-            in_hand.ended = Ended.FINISHED
-        except _Over as over:
-            match over.args[0]:
-                case Exception() as error:
-                    raise error from error.__cause__
-                case Ended() as ended:
-                    in_hand.ended = ended
-                    if ended is Ended.LOST:
-                        log_lost([in_hand])
-                case Retry() | Release() | Cancel() as outcome:
-                    return outcome
-        finally:
-            in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
-        return self._outcome
-
-    def _work(self, session: Session) -> None:
-        in_hand, lane = self.in_hand, self.in_hand.lane
-        fence: Any = in_hand.fence
-        with writing(session, lane.mapping) as writer:
-            if not lock_claim(writer, lane.mapping, fence):
-                raise _Over(self._ended(writer, fence))
-            in_hand.may_be_finished = False
-            job = session.get_one(fence.entity, fence.identity, options=self.attempts.options)
-            connection = writer.connection
-            connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
-        status = vars(job)[lane.status_key]
-        event.listen(session, "before_commit", _refuse_commit)
-        try:
-            outcome = self._call(session, with_fence(job, fence))
-        except Exception as error:
-            raise _Over(_explained(error)) from None
-        event.remove(session, "before_commit", _refuse_commit)
-        try:
-            connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
-        except DBAPIError as error:
-            if self.attempts.transactions.is_away(error):
-                raise
-            if not (isinstance(outcome, NotDone) and is_failed_transaction(error)):
-                raise _Over(_explained(error, ENDED)) from None
-        if isinstance(outcome, NotDone):
-            raise _Over(outcome)
-        values = outcome.values if isinstance(outcome, Done) else None
-        then, delete = branch_of(outcome), self.attempts.delete
-        if instance_state(job).deleted or vars(job).get(lane.status_key, status) != status:
-            raise _Over(ArgumentError(CHANGED))  # a finish would tell of a lost claim
-        try:
-            lane.complete(session, [fence], then, delete=delete, values=values)
-        except ClaimLost:  # we hold its lock: nobody else has changed it
-            raise _Over(ArgumentError(CHANGED)) from None
-        self._outcome = outcome
-        in_hand.may_be_finished = True  # the COMMIT follows
-
-    def _call(self, session: Session, job: Any) -> Finished | NotDone:
-        """Call the handler, and flush what it has done."""
-        in_hand, calls, forks = self.in_hand, self.attempts.calls, _forks
-        transaction = session.get_transaction()
-        if in_hand.given_up is not None:  # the wait for the lock may have outlasted the grace
-            raise in_hand.given_up
-        if in_hand.lane.mapping.listeners and not self._begun:  # the claim is not lost
-            self.context.run(tell_start, in_hand)
-        self._begun = True
-        try:
-            given = session.info.get(GIVEN, session)
-            outcome = calls.call(in_hand.lane, self.context, given, job)
-        finally:
-            if forks != _forks:
-                _end_child(sys.exc_info()[1])
-        if in_hand.given_up is not None:
-            raise in_hand.given_up
-        if not isinstance(outcome, NotDone):
-            session.flush()
-        while (nested := session.get_nested_transaction()) is not None:
-            nested.commit()  # which the handler has left open: ours would take it along
-        if session.get_transaction() is not transaction:
-            raise ArgumentError(ENDED)
-        return outcome
-
-    def _ended(self, writer: Writer, fence: Fence) -> Ended:
-        """Tell how a job has ended whose claim is gone.
-
-        A COMMIT that was not answered may have failed, and then somebody else may have taken the
-        job: only its row tells.
-        """
-        queue = self.in_hand.lane.queue
-        then = word_of(queue.mapping, branch_of(self._outcome) or queue.then)
-        is_unsure = self.in_hand.may_be_finished
-        ours = is_unsure and is_as_finished(writer, queue.mapping, fence, then)
-        return Ended.FINISHED if ours else Ended.LOST
-
-
-def _explained(error: Exception, text: str | None = None) -> Exception:
-    """Return an error with the way out: `text`, or our own if the error's has none."""
-    if is_failed_transaction(error):
-        text = FAILED
-    elif type(error) is InvalidRequestError and "transaction is already begun" in str(error):
-        text = BEGUN
-    if text is None:
-        return error
-    explained = ArgumentError(text)
-    explained.__cause__ = error
-    return explained
-
-
-def _refuse_commit(session: Session) -> None:
-    if not session.in_nested_transaction():
-        raise ArgumentError(ENDED)
-
-
-def tell_start(in_hand: InHand[Any]) -> None:
-    """Tell that the handler of a job is about to be called."""
-    queue, fence = in_hand.lane.queue, in_hand.fence
-    status, dates = fence.token.status, tuple(fence.token.dates)
-    job = EventJob(
-        fence.identity, status, status, fence.owner, dates, in_hand.attempts, entity=in_hand.job
-    )
-    with called_on(queue):
-        tell(queue.mapping, Event("after_start", "start", queue.entity, (job,), 1))
-
-
-def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
-    """Tell that the worker's Owner has lost its lock: others may reap its claims."""
-    for queue in queues:
-        if queue.mapping.listeners:
-            with called_on(queue):
-                tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))

@@ -67,8 +67,8 @@ PROMISES = (
         ),
         Edit(
             "worker/handlers.py",
-            "raise _Over(ArgumentError(CHANGED)) from None",
-            "return",
+            "            raise _Over(ArgumentError(CHANGED))",
+            "            return Ended.FINISHED",
         ),
     ),
     Promise(
