@@ -6,7 +6,7 @@
 
     await AsyncWorker(async_engine, JobQueue(Email), send, limit=10, concurrency=10).run()
 
-It is :class:`sa_jobqueue.worker.Worker` itself, run in a greenlet: its transactions use
+It is a :class:`sa_jobqueue.worker.Worker` that is run in a greenlet: its transactions use
 the async driver, its pauses and its handlers are awaited, and its heartbeat is a
 task.
 
@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager
 from inspect import isawaitable
-from signal import Signals
-from typing import Any, Generic, Unpack
+from typing import Any, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
-from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
@@ -45,128 +42,6 @@ from .calls import Background as BackgroundTask
 from .verbs import AsyncJobQueue
 
 AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | NotDone | None]]
-
-
-class AsyncWorker(Generic[T]):
-    """A loop over one queue or several, or over steps of a workflow; its handlers are awaited.
-
-    The arguments are those of :class:`sa_jobqueue.worker.Worker`, with these differences:
-
-    Args:
-        engine: an AsyncEngine or an async_sessionmaker.
-        queue: a JobQueue or an AsyncJobQueue, or several; a Workflow, or one or several steps.
-        handler: ``async def``; called with each job. The handlers of a workflow's
-            steps are ``async def`` too.
-        concurrency: how many handlers run at once, each in a task of its own.
-        grace: handlers that run for longer after :meth:`stop` are cancelled, and their jobs
-            released.
-        on_claim: a plain function, or ``async def``.
-        on_outcome: a plain function, or ``async def``.
-        options: the further arguments of a Worker.
-
-    Raises:
-        ArgumentError: neither AsyncEngine nor async_sessionmaker, a handler that is a plain
-            function, two queues with the same jobs, or a strategy whose claims write nothing.
-    """
-
-    def __init__(
-        self,
-        engine: AsyncEngine | async_sessionmaker[Any],
-        queue: JobQueue[T]
-        | AsyncJobQueue[T]
-        | Lane[T]
-        | Iterable[JobQueue[Any] | AsyncJobQueue[Any] | Lane[Any]],
-        handler: AsyncHandler[T] | None = None,
-        *,
-        on_claim: Callable[[Claim[T]], Awaitable[None] | None] | None = None,
-        on_outcome: Callable[[T, Outcome], Awaitable[None] | None] | None = None,
-        **options: Unpack[WorkerOptions],
-    ) -> None:
-        if not isinstance(engine, AsyncEngine | async_sessionmaker):
-            raise ArgumentError(
-                f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}: "
-                f"{what_to_give(engine, 'async_') or 'for a synchronous engine use Worker'}"
-            )
-        self._worker = _GreenWorker(
-            engine.sync_engine if isinstance(engine, AsyncEngine) else SyncSessions(engine),
-            sync_queues(queue),
-            handler,  # type: ignore[arg-type]  # it is awaited
-            on_claim=_in_greenlet(on_claim),
-            on_outcome=_in_greenlet(on_outcome),
-            **options,
-        )
-
-    @property
-    def engine(self) -> AsyncEngine:
-        """The engine that its connections are opened on."""
-        return AsyncEngine(self._worker.engine)
-
-    async def run(self) -> None:
-        """Work until stopped, or, with `drain`, until the queue is empty.
-
-        When the run is cancelled, it cancels its handlers, finishes the handled jobs
-        and releases the others before it ends; cancelled again, it ends at once.
-
-        Raises:
-            ArgumentError: a database in memory has too few connections for `concurrency`, or the
-                engine's pool for transactional handlers; or the worker runs already.
-            Exception: what the database still refused after five minutes (PATIENCE).
-        """
-        calls = self._worker.calls
-        calls.note_caller()
-        work = _caught(greenlet_spawn(self._worker.run))
-        running = asyncio.create_task(work, name="sa_jobqueue worker")
-        try:
-            error = await asyncio.shield(running)
-        except asyncio.CancelledError:
-            self.stop()
-            calls.interrupt()
-            await running
-            raise
-        if error is not None:
-            raise error
-
-    async def check_database(self, check: Callable[[Connection], None]) -> bool:
-        """Call `check`, a plain function, with a connection, before :meth:`run`.
-
-        As :meth:`sa_jobqueue.worker.Worker.check_database`.
-        """
-        return await greenlet_spawn(self._worker.check_database, check)
-
-    def stop(self) -> None:
-        """Have :meth:`run` finish the running jobs, release the rest, and return.
-
-        Safe to call from a signal handler or another thread.
-        """
-        self._worker.stop()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether :meth:`stop` was called."""
-        return self._worker.stopping
-
-    @property
-    def stuck(self) -> str | None:
-        """The call to the database that neither returns nor can be ended, or None."""
-        return self._worker.stuck
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the worker cannot claim now, or None if its last turn has succeeded."""
-        return self._worker.trouble
-
-    def stopping_on_signals(self, *signals: Signals) -> AbstractContextManager[None]:
-        """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
-        return self._worker.stopping_on_signals(*signals)
-
-
-def sync_queues(queue: Any) -> Any:
-    """Return what a Worker takes for one queue or several."""
-    if isinstance(queue, AsyncJobQueue):
-        return queue.sync_queue
-    if isinstance(queue, Iterable) and not isinstance(queue, str | type):
-        return [sync_queues(each) for each in queue]
-    return queue
 
 
 class AwaitedCrew(Crew[T]):
@@ -197,20 +72,105 @@ class AwaitedCrew(Crew[T]):
                 handled = self._end_by(error, step)
 
 
-class _GreenWorker(Worker[T]):
-    """The worker in a greenlet: it waits and calls handlers in its own way."""
+class AsyncWorker(Worker[T]):
+    """A loop over one queue or several, or over steps of a workflow; its handlers are awaited.
+
+    The arguments are those of :class:`sa_jobqueue.worker.Worker`, with these differences:
+
+    Args:
+        engine: an AsyncEngine or an async_sessionmaker.
+        queue: a JobQueue or an AsyncJobQueue, or several; a Workflow, or one or several steps.
+        handler: ``async def``; called with each job. The handlers of a workflow's
+            steps are ``async def`` too.
+        concurrency: how many handlers run at once, each in a task of its own.
+        grace: handlers that run for longer after :meth:`stop` are cancelled, and their jobs
+            released.
+        on_claim: a plain function, or ``async def``.
+        on_outcome: a plain function, or ``async def``.
+        options: the further arguments of a Worker.
+
+    Raises:
+        ArgumentError: neither AsyncEngine nor async_sessionmaker, a handler that is a plain
+            function, two queues with the same jobs, or a strategy whose claims write nothing.
+    """
 
     _runtime = TASKS
     _crew_kind = AwaitedCrew
+    _calls_kind = AwaitedCalls
+    _calls: AwaitedCalls
 
-    def _calls_of(self, engine: Any, open_session: Callable[[], Session] | None) -> AwaitedCalls:
-        self.calls = AwaitedCalls(engine, open_session)
-        return self.calls
+    def __init__(
+        self,
+        engine: AsyncEngine | async_sessionmaker[Any],
+        queue: JobQueue[T]
+        | AsyncJobQueue[T]
+        | Lane[T]
+        | Iterable[JobQueue[Any] | AsyncJobQueue[Any] | Lane[Any]],
+        handler: AsyncHandler[T] | None = None,
+        *,
+        on_claim: Callable[[Claim[T]], Awaitable[None] | None] | None = None,
+        on_outcome: Callable[[T, Outcome], Awaitable[None] | None] | None = None,
+        **options: Unpack[WorkerOptions],
+    ) -> None:
+        if not isinstance(engine, AsyncEngine | async_sessionmaker):
+            raise ArgumentError(
+                f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}: "
+                f"{what_to_give(engine, 'async_') or 'for a synchronous engine use Worker'}"
+            )
+        super().__init__(
+            engine.sync_engine if isinstance(engine, AsyncEngine) else SyncSessions(engine),
+            sync_queues(queue),
+            handler,  # type: ignore[arg-type]  # it is awaited
+            on_claim=_in_greenlet(on_claim),
+            on_outcome=_in_greenlet(on_outcome),
+            **options,
+        )
+        self.engine = AsyncEngine(self._engine)
+
+    async def run(self) -> None:  # type: ignore[override]  # what waits is awaited
+        """Work until stopped, or, with `drain`, until the queue is empty.
+
+        When the run is cancelled, it cancels its handlers, finishes the handled jobs
+        and releases the others before it ends; cancelled again, it ends at once.
+
+        Raises:
+            ArgumentError: a database in memory has too few connections for `concurrency`, or the
+                engine's pool for transactional handlers; or the worker runs already.
+            Exception: what the database still refused after five minutes (PATIENCE).
+        """
+        self._calls.note_caller()
+        work = _caught(greenlet_spawn(super().run))
+        running = asyncio.create_task(work, name="sa_jobqueue worker")
+        try:
+            error = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stop()
+            self._calls.interrupt()
+            await running
+            raise
+        if error is not None:
+            raise error
+
+    async def check_database(  # type: ignore[override]  # as above
+        self, check: Callable[[Connection], None]
+    ) -> bool:
+        """Call `check`, a plain function, with a connection, before :meth:`run`.
+
+        As :meth:`sa_jobqueue.worker.Worker.check_database`.
+        """
+        return await greenlet_spawn(super().check_database, check)
 
     def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
-        loop = None if self.calls.caller is None else self.calls.caller.get_loop()
+        loop = None if self._calls.caller is None else self._calls.caller.get_loop()
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(super()._notify, look)
+
+
+def sync_queues(queue: Any) -> Any:
+    """Return what a Worker takes for one queue or several."""
+    if isinstance(queue, Iterable) and not isinstance(queue, str | type):
+        return [sync_queues(each) for each in queue]
+    return queue.sync_queue if isinstance(queue, AsyncJobQueue) else queue
 
 
 async def _caught(awaited: Awaitable[None]) -> BaseException | None:
