@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import sessionmaker
 
 from ..dialects import database_of, database_of_engine
 from ..errors import ArgumentError
@@ -108,6 +108,7 @@ class Worker(Generic[T]):
 
     _runtime: Runtime = THREADS
     _crew_kind: type[Crew[Any]] = Crew
+    _calls_kind: type[Calls] = Calls
 
     def __init__(
         self,
@@ -148,8 +149,9 @@ class Worker(Generic[T]):
         if isinstance(engine, sessionmaker):
             open_session = partial(engine, expire_on_commit=False)
             engine = engine_of(open_session, self.lanes)
-        self.engine = engine
-        self._calls = self._calls_of(engine, open_session)
+        self.engine: Any = engine
+        self._engine = engine
+        self._calls = self._calls_kind(engine, open_session)
         self._calls.check(self.lanes)
         self.drain = drain
         self.interval = interval
@@ -169,7 +171,7 @@ class Worker(Generic[T]):
         self._loop: Loop[T] | None = None
         self._deadlines: Deadlines | None = None
         self._transactions = Transactions(
-            self.engine,
+            self._engine,
             self._runtime,
             stopping=self._stopping,
             open_session=open_session,
@@ -201,7 +203,7 @@ class Worker(Generic[T]):
         """
         if not self._running.acquire(blocking=False):
             raise ArgumentError("this worker runs already; make another one for a second run")
-        self._deadlines = Deadlines(self.engine, self.deadline, self._end_process)
+        self._deadlines = Deadlines(self._engine, self.deadline, self._end_process)
         try:
             with self._deadlines, suppress(Stopped), self._owner_name.for_the_run():
                 alone = self._transactions.patiently(self._prepare_connections)
@@ -221,7 +223,7 @@ class Worker(Generic[T]):
         """
 
         def connect_and_check() -> None:
-            with connected(self.engine) as connection:
+            with connected(self._engine) as connection:
                 check(connection)
 
         try:
@@ -282,21 +284,18 @@ class Worker(Generic[T]):
         logging.shutdown()
         os._exit(os.EX_SOFTWARE)
 
-    def _calls_of(self, engine: Engine, open_session: Callable[[], Session] | None) -> Calls:
-        return Calls(engine, open_session)
-
     def _prepare_connections(self) -> bool:
         """Look at the database and the pool; tell whether this thread has to do everything.
 
         On a database in memory, other threads would not see the database.
         """
-        with connected(self.engine) as connection:
+        with connected(self._engine) as connection:
             database = database_of(connection)
             alone = not database.seen_by_others(connection)
             assert self._deadlines is not None
             self._deadlines.never_below(database.lock_timeout(connection))
             has_spare = check_connections(
-                self.engine.pool,
+                self._engine.pool,
                 self.concurrency,
                 self.lanes,
                 alone=alone,
@@ -313,7 +312,7 @@ class Worker(Generic[T]):
             self._runtime, self._stopping, limit=self.limit, slots=self.concurrency
         )
         heartbeat = Heartbeat(
-            self.engine,
+            self._engine,
             self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
             lambda: self._in_hand,
             lease=min(lane.queue.lease for lane in self.lanes),
@@ -391,8 +390,8 @@ class Worker(Generic[T]):
 
     def _wakeups(self, *, alone: bool) -> Wakeups:
         return Wakeups(
-            self.engine,
-            database_of_engine(self.engine),
+            self._engine,
+            database_of_engine(self._engine),
             [lane.queue.plan.spec for lane in self.lanes],
             self.wake,
             self._notify,
