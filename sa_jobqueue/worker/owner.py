@@ -15,12 +15,13 @@ replaces the lease. The claim is renewed when the row is free again.
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -28,13 +29,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..dialects import is_refusal, is_transient
-from ..errors import ClaimLost, LockLost, UnsupportedDatabase
+from ..errors import LockLost, UnsupportedDatabase
 from ..fence.token import Fence
 from ..owners.owner import Owner
-from ..process import Background, Runtime, process_name
+from ..process import Runtime, process_name
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from .in_hand import InHand, lock_free_rows, log_lost
-from .lanes import NOT_YET
+from .lanes import NOT_YET, claims_lost_by
 from .transactions import Stopped, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -52,13 +53,10 @@ class OwnerName:
         owner: the name, or the Owner, that claims now.
     """
 
-    def __init__(
-        self, owner: str | int | Owner | None, *, transactions: Transactions, runtime: Runtime
-    ) -> None:
+    def __init__(self, owner: str | int | Owner | None, transactions: Transactions) -> None:
         self.owner: str | int | Owner = default_owner() if owner is None else owner
         self._given = owner is not None
         self._transactions = transactions
-        self._runtime = runtime
         self._lost = False
 
     @contextmanager
@@ -69,19 +67,18 @@ class OwnerName:
             return
         plain, owner = self.owner, Owner(self._transactions.engine, process_name(24))
         try:
-            self._transactions.patiently(lambda: self._runtime.run_blocking(owner.open))
+            self._patiently(owner.open)
         except UnsupportedDatabase as error:
             log.warning(
                 "if this worker dies, its claims are reaped only after their lease: %s", error
             )
-            yield
-            return
-        self.owner = owner
+        else:
+            self.owner = owner
         try:
             yield
         finally:
             self.owner = plain
-            self._runtime.run_blocking(owner.close)
+            self._transactions.runtime.run_blocking(owner.close)
 
     @property
     def current(self) -> str:
@@ -116,18 +113,13 @@ class OwnerName:
 
         A new lock needs a connection, and the pool may have no second connection for it.
         """
-        owner = self.owner
-        if not isinstance(owner, Owner) or owner.sure:
-            return
+        if not self.is_sure:
+            with suppress(Stopped):  # then nothing is claimed any more
+                self._patiently(lambda: self.current)  # reading the name checks the lock
 
-        def check() -> None:
-            try:
-                self._runtime.run_blocking(lambda: owner.name)  # reading the name checks the lock
-            except LockLost as error:
-                self.note_loss(error)
-
-        with suppress(Stopped):  # then nothing is claimed any more
-            self._transactions.patiently(check)
+    def _patiently(self, work: Callable[[], object]) -> None:
+        runtime = self._transactions.runtime
+        self._transactions.patiently(lambda: runtime.run_blocking(work))
 
 
 #: Renewals in one lease: two of them may fail.
@@ -141,10 +133,11 @@ SOON = timedelta(seconds=1)
 LONGEST_RENEWAL = timedelta(seconds=30)
 
 
+@dataclass
 class Heartbeat:
-    """Renew the claims in hand, from ``with`` to its end.
+    """Renew the claims in hand.
 
-    Args:
+    Attributes:
         engine: where renewals connect.
         renew: called with a session and fences.
         in_hand: returns the jobs whose claims are to be renewed now.
@@ -152,48 +145,32 @@ class Heartbeat:
         max_runtime: how long a job may run. After that, its claim is not renewed. If all slots
             have such a job, no claim is renewed. None: no limit.
         slots: how many handlers run at once.
-        beats: False if no second connection sees the same database.
         runtime: starts the heartbeat's thread or task.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        renew: Callable[[Session, Sequence[Fence]], None],
-        in_hand: Callable[[], Sequence[InHand[Any]]],
-        *,
-        lease: timedelta,
-        max_runtime: timedelta | None,
-        slots: int,
-        beats: bool,
-        runtime: Runtime,
-    ) -> None:
-        self._engine = engine
-        self._renew = renew
-        self._in_hand = in_hand
-        shortest = lease if max_runtime is None else min(lease, max_runtime)
-        self._every = shortest.total_seconds() / BEATS_PER_LEASE
-        self._longest = math.inf if max_runtime is None else max_runtime.total_seconds()
-        self._slots = slots
-        self._beats = beats
-        self._runtime = runtime
-        self._thread: Background | None = None
+    engine: Engine
+    renew: Callable[[Session, Sequence[Fence]], None]
+    in_hand: Callable[[], Sequence[InHand[Any]]]
+    lease: timedelta
+    max_runtime: timedelta | None
+    slots: int
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
+        self._ended = self.runtime.flag()
+        self._changed = self.runtime.condition()
+        self._renewing = False
         self._refused: set[tuple[Any, ...]] = set()  # keys of rows: each is logged once
-        # Other threads wait for the end of a renewal, and end the thread.
-        self._changed = runtime.condition()
-        self._renewing = self._ended = False
 
-    def __enter__(self) -> Heartbeat:
-        if self._beats:
-            self._thread = self._runtime.start(self._run, name="sa_jobqueue heartbeat")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(LONGEST_RENEWAL.total_seconds())
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Renew claims at intervals, from ``with`` to its end."""
+        thread = self.runtime.start(self._run, name="sa_jobqueue heartbeat")
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join(LONGEST_RENEWAL.total_seconds())
 
     def wait_for_renewal(self) -> None:
         """Wait until no renewal is under way: a finish and a renewal must not lock the same row.
@@ -209,82 +186,63 @@ class Heartbeat:
     # -- the thread -----------------------------------------------------
 
     def _run(self) -> None:
-        pause = self._every
-        while self._wait(pause):
-            pause = self._every
+        shortest = self.lease if self.max_runtime is None else min(self.lease, self.max_runtime)
+        pause = every = shortest.total_seconds() / BEATS_PER_LEASE
+        while not self._ended.wait(pause):
+            pause = every
             self._renewing = True  # before we read: who takes a job after this, waits
             jobs = self._within_their_time()
             try:
-                self._renew_all(jobs)
+                if jobs:
+                    with connected_outside_pool(self.engine) as connection:
+                        self._renew_all(connection, jobs)
             except Exception as error:  # an application's handle_error listener raises its own
-                pause = min(self._every / 10, SOON.total_seconds())
+                pause = min(every / 10, SOON.total_seconds())
                 _log_failure(len(jobs), error)
             finally:
                 with self._changed:
                     self._renewing = False
                     self._changed.notify_all()
 
-    def _wait(self, pause: float) -> bool:
-        """Wait until claims are due for renewal; False: the run has ended."""
-        until = time.monotonic() + pause
-        with self._changed:
-            while not self._ended and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
-            return not self._ended
-
     def _within_their_time(self) -> list[InHand[Any]]:
         """Return the jobs whose claims are to be renewed.
 
         If the handler in every slot runs for too long, the unstarted jobs are left to others.
         """
-        jobs = [job for job in self._in_hand() if not job.locked and not job.lost]
-        latest = time.monotonic() - self._longest
-        handled = [job for job in jobs if job.outcome is not NOT_YET]
-        others = [job for job in jobs if job.outcome is NOT_YET]
-        in_time = [job for job in others if not job.began or job.began > latest]
-        return [*handled, *in_time] if len(others) - len(in_time) < self._slots else handled
+        jobs = [job for job in self.in_hand() if not job.locked and not job.lost]
+        if self.max_runtime is None:
+            return jobs
+        latest = time.monotonic() - self.max_runtime.total_seconds()
+        late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
+        if len(late) < self.slots:
+            return [job for job in jobs if job not in late]
+        return [job for job in jobs if job.outcome is not NOT_YET]
 
-    def _renew_all(self, jobs: Sequence[InHand[Any]]) -> None:
+    def _renew_all(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
         """Renew claims together; if refused, one by one: a refused row costs no other claim."""
-        if not jobs:
-            return
-        with connected_outside_pool(self._engine) as connection:
-            try:
-                self._renew_in(connection, jobs)
-            except SQLAlchemyError as error:
-                if not is_refusal(error):
-                    raise
-                for job in jobs:
-                    self._renew_one(connection, job)
-
-    def _renew_one(self, connection: Connection, job: InHand[Any]) -> None:
+        fences = [job.fence for job in jobs]
         try:
-            self._renew_in(connection, [job])
+            lost = run_in_transaction(connection, partial(self._renew_unlocked, fences=fences))
         except SQLAlchemyError as error:
             if not is_refusal(error):
                 raise
-            row = (job.fence.entity, job.fence.identity)
-            if row not in self._refused:
+            row = (fences[0].entity, fences[0].identity)
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._renew_all(connection, [job])
+            elif row not in self._refused:
                 self._refused.add(row)
                 _log_failure(1, error)
-
-    def _renew_in(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
-        """Renew claims in a transaction; wait for no lock where the database can skip rows."""
-
-        def renew(session: Session) -> Sequence[Fence]:
-            unlocked, lost = lock_free_rows(session, [job.fence for job in jobs])
-            try:
-                if unlocked:
-                    self._renew(session, unlocked)
-            except ClaimLost as error:
-                return [*lost, *error.lost]
-            return lost
-
-        lost = run_in_transaction(connection, renew)
+            return
         gone = {(id(fence.token), fence.identity) for fence in lost}
-        for job in jobs if gone else ():
-            job.lost = (id(job.fence.token), job.fence.identity) in gone
+        for job, fence in zip(jobs, fences, strict=True):
+            job.lost = (id(fence.token), fence.identity) in gone
         log_lost(job for job in jobs if job.lost)
+
+    def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
+        """Renew claims, but wait for no lock where the database can skip rows; return the lost."""
+        unlocked, lost = lock_free_rows(session, fences)
+        return lost + claims_lost_by(partial(self.renew, session, unlocked))
 
 
 def _log_failure(count: int, error: Exception) -> None:

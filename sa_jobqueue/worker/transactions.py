@@ -12,8 +12,10 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Lock
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -52,38 +54,18 @@ class Stopped(BaseException):
     """
 
 
-class Pauses:
-    """Growing pauses between tries: each is about twice as long as the one before.
+def pauses(first: float = 0.05, longest: float = 2.0, *, spread: float = 0.5) -> Iterator[float]:
+    """Yield growing pauses between tries, in seconds: each is twice as long as the one before.
 
     Args:
-        first: in seconds, as `longest`.
         spread: each pause is shorter by up to this part.
-        until: by time.monotonic(), when the time for further tries is over.
     """
-
-    def __init__(
-        self,
-        first: float = 0.05,
-        longest: float = 2.0,
-        *,
-        spread: float = 0.5,
-        until: float = math.inf,
-    ) -> None:
-        self._next, self._longest = first, longest
-        self._spread, self._until = spread, until
-
-    @property
-    def are_over(self) -> bool:
-        """Whether the time for further tries is over."""
-        return time.monotonic() > self._until
-
-    def next(self) -> float:
-        """Return the next pause in seconds."""
-        pause = self._next * random.uniform(1 - self._spread, 1.0)
-        self._next = min(self._next * 2, self._longest)
-        return pause
+    while True:
+        yield first * random.uniform(1 - spread, 1.0)
+        first = min(first * 2, longest)
 
 
+@dataclass
 class Transactions:
     """Transactions of the worker's own.
 
@@ -91,36 +73,28 @@ class Transactions:
         engine: where the worker writes.
         stopping: set when the worker is to stop.
         open_session: opens sessions of the application's kind; None: plain ones on the engine.
-        mapper: of the class whose rows are written.
+        mapper: of the class whose rows are written, if such sessions may route them.
 
     Attributes:
         kept: the connection of the turns; None: each takes one of the pool's.
         trouble: why the worker cannot claim now; None: its last turn has succeeded.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        runtime: Runtime,
-        *,
-        stopping: Flag,
-        open_session: Callable[[], Session] | None = None,
-        mapper: Any = None,
-    ) -> None:
-        self.engine = engine
-        self.kept: KeptConnection | None = None
-        self.trouble: str | None = "the worker has not begun"
-        self._open_session = open_session
-        self._mapper = None if open_session is None else mapper
-        self._runtime = runtime
-        self._stopping = stopping
-        self._succeeded_once = False
+    engine: Engine
+    runtime: Runtime
+    stopping: Flag
+    open_session: Callable[[], Session] | None = None
+    mapper: Any = None
+    kept: KeptConnection | None = field(default=None, init=False)
+    trouble: str | None = field(default="the worker has not begun", init=False)
+    _succeeded_once: bool = field(default=False, init=False)
 
     def keep_connection(self, connection: Connection) -> None:
         """Keep a connection for the turns, if sessions like these would use it."""
-        opened = self._open_session
-        if opened is None or may_be_bound(opened, connection, self._mapper):
-            self.kept = KeptConnection(self.engine, opened)
+        opened, database = self.open_session, database_of(connection)
+        if opened is None or may_be_bound(opened, connection, self.mapper):
+            is_shared = database.may_wait_without_limit and database.through_pooler(connection)
+            self.kept = KeptConnection(self.engine, opened, is_shared=is_shared)
 
     def run(
         self,
@@ -141,39 +115,32 @@ class Transactions:
         """
 
         def once() -> R:
-            if self.kept is None:
-                prepare = _limit_lock_wait if writes_claims else None
-                return self.run_once(work, reads_first=reads_first(), prepare=prepare)
-            return self.kept.use(
-                lambda session, limit_lock_wait: run_in_transaction(
-                    self.engine,
-                    work,
-                    open_session=lambda: session,
-                    mapper=self._mapper,
-                    reads_first=reads_first(),
-                    prepare=limit_lock_wait if writes_claims else None,
-                )
+            kept = self.kept
+            if kept is None or not kept.take():
+                return run_with(self.open_session, _limit_lock_wait)
+            with kept:
+                return run_with(kept.open_session, kept.limit_lock_wait)
+
+        def run_with(
+            open_session: Callable[[], Session] | None, limit: Callable[[Connection], object]
+        ) -> R:
+            return run_in_transaction(
+                self.engine,
+                work,
+                open_session=open_session,
+                mapper=self.mapper,
+                reads_first=reads_first(),
+                prepare=limit if writes_claims else None,
             )
 
         result = self.patiently(once, conflicts=conflicts, heeds_stop=heeds_stop)
         self._succeeded_once, self.trouble = True, None
         return result
 
-    def run_once(
-        self,
-        work: Callable[[Session], R],
-        *,
-        reads_first: bool = True,
-        prepare: Callable[[Connection], None] | None = None,
-    ) -> R:
+    def run_once(self, work: Callable[[Session], R]) -> R:
         """Run and commit a transaction on a connection of the pool's."""
         return run_in_transaction(
-            self.engine,
-            work,
-            open_session=self._open_session,
-            mapper=self._mapper,
-            reads_first=reads_first,
-            prepare=prepare,
+            self.engine, work, open_session=self.open_session, mapper=self.mapper
         )
 
     def run_in(
@@ -201,8 +168,7 @@ class Transactions:
             Stopped: the worker is to stop.
             Exception: what is not temporary, or has lasted for too long.
         """
-        began, warned = time.monotonic(), False
-        pauses = Pauses()
+        began, growing, warned = time.monotonic(), pauses(), False
         while True:
             try:
                 return work()
@@ -219,21 +185,13 @@ class Transactions:
                 write = log.warning if grave and not warned else log.info
                 write("a transaction failed, and is run again: %s", cause_of(error))
                 warned = True
-                if heeds_stop and self._stopping.is_set():
+                if heeds_stop and self.stopping.is_set():
                     raise Stopped from error
-            (self._stopping.wait if heeds_stop else self._runtime.sleep)(pauses.next())
-
-    def sleep(self, seconds: float) -> None:
-        """Wait, also while the worker is to stop."""
-        self._runtime.sleep(seconds)
+            (self.stopping.wait if heeds_stop else self.runtime.sleep)(next(growing))
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error passes with time."""
         return is_transient(error) or is_shortage(error) or self.is_away(error)
-
-    def is_conflict(self, error: BaseException) -> bool:
-        """Tell whether others have locked what a transaction needs."""
-        return self.is_temporary(error) and not is_shortage(error) and not self.is_away(error)
 
     def is_away(self, error: BaseException) -> bool:
         """Tell whether no connection was to be had, or it broke: the server may be restarting."""
@@ -260,122 +218,93 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def _limit_lock_wait(connection: Connection) -> None:
-    """Limit the waits for locked rows until the transaction ends."""
-    database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=False)
-
-
-class _Kept:
-    """A connection, and the session that the turns use on it if it is a plain one."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.pool = engine, engine.pool
-        self.until = time.monotonic() + KEPT_FOR
-        self.connection = connect(engine)
-        self.plain = Session(self.connection, expire_on_commit=False)
-        self.is_shared: bool | None = None  # by a pooler's clients; None: not asked yet
-        self.is_settled = self.is_limited = False
-
-    @property
-    def is_of_engine(self) -> bool:
-        """Whether the engine still has the connection's pool; dispose() replaces the pool."""
-        return self.engine.pool is self.pool
-
-    def limit_lock_wait(self, connection: Connection) -> None:
-        """Limit the waits for locked rows: in this transaction, and those that follow.
-
-        Through a pooler, a later transaction may be another client's.
-        """
-        database = database_of(connection)
-        if self.is_settled or not database.may_wait_without_limit:
-            return
-        if self.is_shared is None:
-            self.is_shared = database.through_pooler(connection)
-        limited = database.limit_lock_wait(connection, LOCK_WAIT, of_session=not self.is_shared)
-        self.is_settled = not self.is_shared
-        self.is_limited = limited and self.is_settled
-
-    def close(self) -> None:
-        """Give the connection back to the pool, which resets it."""
-        try:
-            if not self.is_of_engine:  # nobody would close it any more
-                self.connection.invalidate()
-            if self.is_limited and not self.connection.invalidated:
-                database_of(self.connection).lift_lock_wait_limit(self.connection)
-                self.connection.commit()
-        except BaseException as error:
-            self.connection.invalidate()
-            if not isinstance(error, Exception):
-                raise
-            log.info("a connection is closed, and not given back to its pool: %s", error)
-        finally:
-            self.connection.close()
+def _limit_lock_wait(connection: Connection, *, of_session: bool = False) -> bool:
+    """Limit the waits for locked rows; return whether they had no limit."""
+    return database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=of_session)
 
 
 class KeptConnection:
     """The connection of the turns, and a chore that gives it back in time.
 
-    Turns run one after the other, in any thread. If no connection is kept, a turn connects.
+    Turns run one after the other, in any thread. Each takes the connection, and uses it in a
+    ``with``: the connection is kept if the turn succeeds.
 
     Args:
         open_session: opens a session of the application's kind for each turn, which
             :func:`may_be_bound` allows; None: the turns share a plain one.
+        is_shared: by the clients of a pooler: a later transaction may be another client's.
+
+    Attributes:
+        due_at: when the connection is to be given back, by time.monotonic(); infinity: none is
+            kept, or a turn uses it.
     """
 
-    def __init__(self, engine: Engine, open_session: Callable[[], Session] | None = None) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine, open_session: Callable[[], Session] | None, *, is_shared: bool
+    ) -> None:
+        self._engine, self._pool = engine, engine.pool
         self._open_session = open_session
-        self._free: list[_Kept] = []
-        self._is_over = False
+        self._is_shared = is_shared
+        self._in_use = Lock()
+        self._connection: Connection | None = None
+        self._is_limited: bool | None = None  # whether its waits are, by us; None: not asked yet
+        self._until = self.due_at = math.inf
+
+    def take(self) -> bool:
+        """Take the connection for a turn; False: the chore gives it back just now."""
+        return self._in_use.acquire(blocking=False)
 
     def __enter__(self) -> None:
-        pass
+        self.due_at = math.inf
 
-    def __exit__(self, *_: object) -> None:
-        self._is_over = True
-        self.run()
-
-    def use(self, work: Callable[[Session, Callable[[Connection], None]], R]) -> R:
-        """Call `work` with a session on the connection; keep the connection if it succeeds.
-
-        Args:
-            work: also gets a function that limits the waits for locked rows. It calls this
-                function in its transaction, if it writes to rows that others may have locked.
-        """
-        kept = self._pop()
-        if kept is not None and not (kept.is_of_engine and time.monotonic() < kept.until):
-            kept.close()
-            kept = None
-        kept = kept or _Kept(self._engine)
-        try:
-            result = work(self._session_on(kept), kept.limit_lock_wait)
-        except BaseException:
-            kept.close()
-            raise
-        self._free.append(kept)
-        if self._is_over:  # the run has ended without us, as it does if a handler never ends
-            self.run()
-        return result
-
-    @property
-    def due_at(self) -> float:
-        """When the connection is to be given back, by time.monotonic(); infinity: none is kept."""
-        return min((kept.until for kept in tuple(self._free)), default=math.inf)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._give_back()
+        self.due_at = self._until
+        self._in_use.release()
 
     def run(self) -> None:
-        """Give the connection back to the pool."""
-        while (kept := self._pop()) is not None:
-            kept.close()
+        """Give the connection back to the pool, unless a turn uses it."""
+        if self.take():
+            with self:
+                self._give_back()
 
-    def _pop(self) -> _Kept | None:
-        try:
-            return self._free.pop()
-        except IndexError:  # another thread has it
-            return None
-
-    def _session_on(self, kept: _Kept) -> Session:
+    def open_session(self) -> Session:
+        """Return the session of a turn, on the kept connection or a new one."""
+        if time.monotonic() >= self._until or self._engine.pool is not self._pool:
+            self._give_back()
+        if self._connection is None:
+            self._connection = connect(self._engine)
+            self._plain = Session(self._connection, expire_on_commit=False)
+            self._pool, self._until = self._engine.pool, time.monotonic() + KEPT_FOR
+            self._is_limited = None
         if self._open_session is None:
-            return kept.plain
+            return self._plain
         session = self._open_session()
-        session.bind = kept.connection
+        session.bind = self._connection
         return session
+
+    def limit_lock_wait(self, connection: Connection) -> None:
+        """Limit the waits for locked rows: in this transaction, and those that follow."""
+        if self._is_shared:
+            _limit_lock_wait(connection)
+        elif self._is_limited is None:
+            self._is_limited = _limit_lock_wait(connection, of_session=True)
+
+    def _give_back(self) -> None:
+        """Give the connection back to the pool, which resets it, and without our limit."""
+        connection, self._connection, self._until = self._connection, None, math.inf
+        if connection is None:
+            return
+        try:
+            if self._is_limited and not connection.invalidated:
+                database_of(connection).lift_lock_wait_limit(connection)
+                connection.commit()
+            self._is_limited = False
+        except Exception as error:
+            log.info("a connection is closed, and not given back to its pool: %s", error)
+        finally:
+            # dispose() has replaced the pool: nobody would close the connection any more.
+            if self._is_limited or self._engine.pool is not self._pool:
+                connection.invalidate()
+            connection.close()

@@ -180,9 +180,9 @@ class Worker(Generic[T]):
             self._runtime,
             stopping=self._stopping,
             open_session=open_session,
-            mapper=mapper,
+            mapper=None if open_session is None else mapper,
         )
-        self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
+        self._owner_name = OwnerName(owner, self._transactions)
 
     @property
     def owner(self) -> str | int | Owner:
@@ -330,7 +330,6 @@ class Worker(Generic[T]):
             lease=min(lane.queue.lease for lane in self.lanes),
             max_runtime=self.max_runtime,
             slots=self.concurrency,
-            beats=not alone,
             runtime=self._runtime,
         )
         turns = Turns(
@@ -365,12 +364,14 @@ class Worker(Generic[T]):
             names_held=lambda: {str(in_hand.fence.owner) for in_hand in self._in_hand},
         )
         with ExitStack() as stack:
-            stack.enter_context(heartbeat)
+            if not alone:
+                stack.enter_context(heartbeat.beating())
             own: list[Chore] = [reaper]
-            for chore in (wakeups, self._transactions.kept):
-                if chore is not None:
-                    stack.enter_context(chore)
-                    own.append(chore)
+            if wakeups is not None:
+                own.append(stack.enter_context(wakeups))
+            if (kept := self._transactions.kept) is not None:
+                stack.callback(kept.run)
+                own.append(kept)
             reaper.run()
             beside = stack.enter_context(
                 chores_beside(
