@@ -31,8 +31,8 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``passed_over``   rows that cannot be claimed hold up no other job
 ``transactions``  transactions that are run again after temporary errors
 ``connections``   what a worker can be given as its engine
-``owner``         the name that the worker claims under, and the heartbeat
-``chores``        reaps, and what else the supervisor does at intervals
+``owner``         the name that the worker claims under
+``chores``        renews claims, reaps, and what else is done at intervals
 ``control``       pauses, stop requests, and the worker's row
 ``scheduler``     inserts the jobs of schedules that are due
 ================  ==================================================================

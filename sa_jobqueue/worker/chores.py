@@ -1,8 +1,17 @@
-"""Chores: what the supervisor of a worker does at intervals, beside its jobs.
+"""Chores: what a worker does at intervals, beside its jobs.
 
-It reaps the claims of dead owners, and expired claims. If the metadata has tables of control or of
-schedules, it loads their modules, and does their chores, too. A chore may fail: that is logged, and
-never ends the worker.
+The supervisor reaps the claims of dead owners, and expired claims. If the metadata has tables of
+control or of schedules, it loads their modules, and does their chores, too. A chore may fail: that
+is logged, and never ends the worker.
+
+The job of a long handler, and a job that waits behind others, keep their claims beyond the lease.
+Three times in a lease, a thread renews the claims in hand: the heartbeat. It opens a new connection
+for each renewal, and renews by fences: the entities belong to the handlers. An AsyncWorker's
+heartbeat is a task.
+
+A renewal does not wait for locked rows: it would hold up all other claims. A transactional handler
+or the application may lock a row for long. Nobody reaps a claim whose row is locked: the lock
+replaces the lease. The claim is renewed when the row is free again.
 """
 
 from __future__ import annotations
@@ -14,21 +23,42 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from ..dialects import is_refusal, is_transient
 from ..dialects.connections import driver_errors
 from ..errors import MissingTable
+from ..fence.token import Fence
 from ..model.keys import CONTROL, SCHEDULES, beside
-from ..queue import JobQueue
-from ..verbs.reap import Reaped, ReapReason
+from ..sessions.transactions import connected_outside_pool, run_in_transaction
+from ..verbs.reap import ReapReason
 from .hands import Hands, Loop
-from .lanes import Lane
+from .in_hand import InHand, lock_free_rows, log_lost
+from .lanes import NOT_YET, Lane, claims_lost_by
 from .transactions import Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
+
+#: The pause between two reaps of a worker, give or take a fifth.
+REAP_EVERY = timedelta(seconds=10)
+
+#: Renewals in one lease: two of them may fail.
+BEATS_PER_LEASE = 3
+
+#: The pause before a reap that would reap our own claims; the longest pause before a failed renewal
+#: is tried again.
+SOON = timedelta(seconds=1)
+
+#: How long a finish waits for a renewal that is under way: a renewal that hangs must not
+#: block the finish for ever.
+LONGEST_RENEWAL = timedelta(seconds=30)
 
 
 class Chore(Protocol):
@@ -44,59 +74,46 @@ class Chore(Protocol):
     def run(self) -> None: ...
 
 
-#: Loaded by the first call of every(): without it nobody declares schedules.
-_DECLARED = "sa_jobqueue.schedules.declared"
-
-
-@contextmanager
 def chores_beside(
-    loop: Loop[Any],
-    *,
-    hands: Hands[Any],
-    transactions: Transactions,
-    stuck: Callable[[], str | None],
-    wake: Callable[[], None],
-) -> Iterator[list[Chore]]:
+    stack: ExitStack, loop: Loop[Any], hands: Hands[Any], stuck: Callable[[], str | None]
+) -> list[Chore]:
     """Give a run the chores of the tables in the metadata of its queues.
 
     Args:
+        stack: ends the chores with the run.
         stuck: returns what a call does that its deadline could not end; None: there is no such.
-        wake: makes the worker claim at once, unless it has an interval.
     """
-    lanes, chores = loop.turns.lanes, list[Chore]()
-    with ExitStack() as stack:
-        for tables, of_lanes in _lanes_beside(lanes, CONTROL):
+    chores: list[Chore] = []
+    for tables, lanes in _lanes_beside(loop, CONTROL).items():
+        if tables is not None:
             from .control import Control
 
-            control: Control[Any] = Control(
-                tables, of_lanes, loop, hands=hands, transactions=transactions, stuck=stuck
-            )
+            control: Control[Any] = Control(tables, lanes, loop, hands, stuck)
             chores.append(stack.enter_context(control))
-        for schedules, of_lanes in _lanes_beside(lanes, SCHEDULES):
+    for schedules, lanes in _lanes_beside(loop, SCHEDULES).items():
+        if schedules is not None:
             from .scheduler import Scheduler
 
-            queues = [lane.queue for lane in of_lanes]
-            chores.append(Scheduler(schedules, queues, transactions=transactions, wake=wake))
-        registry = sys.modules.get(_DECLARED)
-        for queue in [lane.queue for lane in lanes] if registry is not None else ():
-            assert registry is not None
-            if beside(queue.mapping, SCHEDULES) is None and registry.declared_for([queue]):
+            chores.append(Scheduler(schedules, lanes, loop, hands))
+            continue
+        # Loaded by the first call of every(): without it nobody declares schedules.
+        registry = sys.modules.get("sa_jobqueue.schedules.declared")
+        for lane in lanes:
+            if registry and registry.declared_for([lane.queue]):
                 log.warning(
                     "%r declares schedules, but no worker runs them: make Schedules(metadata) with "
                     "the metadata of its table",
-                    queue,
+                    lane.queue,
                 )
-        yield chores
+    return chores
 
 
-def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
-    """Return the tables in the metadata of the lanes, each with its lanes; usually one."""
-    found: dict[int, tuple[Any, list[Lane[Any]]]] = {}
-    for lane in lanes:
-        known = beside(lane.queue.mapping, what)
-        if known is not None:
-            found.setdefault(id(known), (known, []))[1].append(lane)
-    return list(found.values())
+def _lanes_beside(loop: Loop[Any], what: str) -> dict[Any, list[Lane[Any]]]:
+    """Return the lanes by the tables in their metadata; None: it has no such tables."""
+    found: dict[Any, list[Lane[Any]]] = {}
+    for lane in loop.turns.lanes:
+        found.setdefault(beside(lane.queue.mapping, what), []).append(lane)
+    return found
 
 
 class Tries:
@@ -122,89 +139,179 @@ class Tries:
             if not self._lacking:
                 log.warning("the worker goes on without %s: %s", self._chore, error)
             self._lacking.add(part)
+            return False
         except Exception as error:
-            self._note(part, error)
-        else:
-            self._logged.discard(part)
-            self._lacking.discard(part)
-            return True
-        return False
-
-    def _note(self, part: str, error: Exception) -> None:
-        if self._transactions.is_temporary(error):
-            log.info("%s failed; the worker tries again: %s", part, cause_of(error))
-        elif part not in self._logged:
-            self._logged.add(part)
-            refused = any(driver_errors(error))
-            what = f"the database refuses {part}" if refused else f"{part} failed"
-            log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
+            if self._transactions.is_temporary(error):
+                log.info("%s failed; the worker tries again: %s", part, cause_of(error))
+            elif part not in self._logged:
+                self._logged.add(part)
+                refused = any(driver_errors(error))
+                what = f"the database refuses {part}" if refused else f"{part} failed"
+                log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
+            return False
+        self._logged.discard(part)
+        self._lacking.discard(part)
+        return True
 
 
-#: The pause between two reaps of a worker, give or take a fifth.
-REAP_EVERY = timedelta(seconds=10)
-
-#: The pause before a reap that would reap our own claims.
-SOON = timedelta(seconds=1)
-
-
-class _OwnJobs(Exception):
-    """A reap has met jobs that the worker has in hand: it is rolled back."""
-
-
+@dataclass
 class Reaper:
     """Reap in transactions of its own.
 
-    Args:
-        queues: their claims are reaped; each job gets the `ready` status of its queue.
+    Attributes:
+        loop: the claims of its queues are reaped; each job gets the `ready` status of its queue.
         every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
-        names_held: returns the owners of the jobs in hand: if our lock was cut, they look dead.
+        in_hand: returns the jobs in hand: if our lock was cut, their owners look dead.
+        due_at: when the next reap is due, by time.monotonic().
     """
 
-    def __init__(
-        self,
-        queues: Sequence[JobQueue[Any]],
-        *,
-        transactions: Transactions,
-        every: timedelta | None,
-        max_runtime: timedelta | None,
-        names_held: Callable[[], set[str]],
-    ) -> None:
-        self._names_held = names_held
-        self._queues = queues
-        self._transactions = transactions
-        self._every = every
-        self._max_runtime = max_runtime
-        self._tries = Tries(transactions, "reaps")
-        self._next = 0.0
+    loop: Loop[Any]
+    every: timedelta | None
+    max_runtime: timedelta | None
+    in_hand: Callable[[], Sequence[InHand[Any]]]
+    due_at: float = math.inf
 
-    @property
-    def due_at(self) -> float:
-        """When the next reap is due, by time.monotonic()."""
-        return math.inf if self._every is None else self._next
+    def __post_init__(self) -> None:
+        self._turns = self.loop.turns
+        self._tries = Tries(self._turns.transactions, "reaps")
 
     def run(self) -> None:
         """Reap claims, unless `every` is None."""
-        if self._every is None:
-            return
-        self._next = time.monotonic() + self._every.total_seconds() * random.uniform(0.8, 1.2)
-        self._tries.run("a reap", self._run)
+        if self.every is not None:
+            pause = self.every.total_seconds() * random.uniform(0.8, 1.2)
+            self.due_at = time.monotonic() + pause
+            self._tries.run("a reap", self._run)
 
     def _run(self) -> None:
-        try:
-            reaped = self._transactions.run_once(self._reap)
-        except _OwnJobs:
-            self._next = time.monotonic() + SOON.total_seconds()
-        else:
-            if reaped.more:
-                self._next = time.monotonic()
+        pause = self._turns.transactions.run_once(self._reap)
+        if pause is not None:
+            self.due_at = time.monotonic() + pause.total_seconds()
 
-    def _reap(self, session: Session) -> Reaped:
-        parts = [queue.reap(session, max_runtime=self._max_runtime) for queue in self._queues]
-        if not any(parts):  # nothing was written, so there is nothing to commit
-            session.rollback()
-        jobs = tuple(job for part in parts for job in part.jobs)
+    def _reap(self, session: Session) -> timedelta | None:
+        """Reap claims; return the pause until the next reap, unless it is the usual one."""
+        queues = [lane.queue for lane in self._turns.lanes]
+        parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in queues]
+        jobs = [job for part in parts for job in part.jobs]
         dead = {job.owner for job in jobs if job.reason is ReapReason.DEAD_OWNER}
-        if dead & self._names_held():
-            raise _OwnJobs
-        return Reaped(jobs, more=any(part.more for part in parts))
+        has_ours = any(str(in_hand.fence.owner) in dead for in_hand in self.in_hand())
+        if has_ours or not jobs:  # without jobs nothing was written, and there is nothing to commit
+            session.rollback()
+        if has_ours:
+            return SOON
+        return timedelta(0) if any(part.more for part in parts) else None
+
+
+@dataclass
+class Heartbeat:
+    """Renew the claims in hand.
+
+    Attributes:
+        lanes: claims are renewed three times in the shortest lease of their queues.
+        in_hand: returns the jobs whose claims are to be renewed now.
+        max_runtime: how long a job may run. After that, its claim is not renewed. If all slots
+            have such a job, no claim is renewed. None: no limit.
+        slots: how many handlers run at once.
+    """
+
+    lanes: Sequence[Lane[Any]]
+    transactions: Transactions
+    in_hand: Callable[[], Sequence[InHand[Any]]]
+    max_runtime: timedelta | None
+    slots: int
+
+    def __post_init__(self) -> None:
+        self._runtime = self.transactions.runtime
+        self._ended = self._runtime.flag()
+        self._changed = self._runtime.condition()
+        self._renewing = False
+        self._refused: set[tuple[Any, ...]] = set()  # keys of rows: each is logged once
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Renew claims at intervals, from ``with`` to its end."""
+        thread = self._runtime.start(self._run, name="sa_jobqueue heartbeat")
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join(LONGEST_RENEWAL.total_seconds())
+
+    def wait_for_renewal(self) -> None:
+        """Wait until no renewal is under way: a finish and a renewal must not lock the same row.
+
+        Before you call this, remove the jobs from those to be renewed.
+        """
+        if self._renewing:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: not self._renewing, timeout=LONGEST_RENEWAL.total_seconds()
+                )
+
+    # -- the thread -----------------------------------------------------
+
+    def _run(self) -> None:
+        times = [lane.queue.lease for lane in self.lanes]
+        shortest = min(times if self.max_runtime is None else [*times, self.max_runtime])
+        pause = every = shortest.total_seconds() / BEATS_PER_LEASE
+        while not self._ended.wait(pause):
+            pause = every
+            self._renewing = True  # before we read: who takes a job after this, waits
+            jobs = self._within_their_time()
+            try:
+                if jobs:
+                    with connected_outside_pool(self.transactions.engine) as connection:
+                        self._renew_all(connection, jobs)
+            except Exception as error:  # an application's handle_error listener raises its own
+                pause = min(every / 10, SOON.total_seconds())
+                _log_failure(len(jobs), error)
+            finally:
+                with self._changed:
+                    self._renewing = False
+                    self._changed.notify_all()
+
+    def _within_their_time(self) -> list[InHand[Any]]:
+        """Return the jobs whose claims are to be renewed.
+
+        If the handler in every slot runs for too long, the unstarted jobs are left to others.
+        """
+        jobs = [job for job in self.in_hand() if not job.locked and not job.lost]
+        if self.max_runtime is None:
+            return jobs
+        latest = time.monotonic() - self.max_runtime.total_seconds()
+        late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
+        if len(late) < self.slots:
+            return [job for job in jobs if job not in late]
+        return [job for job in jobs if job.outcome is not NOT_YET]
+
+    def _renew_all(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
+        """Renew claims together; if refused, one by one: a refused row costs no other claim."""
+        fences = [job.fence for job in jobs]
+        try:
+            lost = run_in_transaction(connection, partial(self._renew_unlocked, fences=fences))
+        except SQLAlchemyError as error:
+            if not is_refusal(error):
+                raise
+            row = (fences[0].entity, fences[0].identity)
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._renew_all(connection, [job])
+            elif row not in self._refused:
+                self._refused.add(row)
+                _log_failure(1, error)
+            return
+        gone = {(id(fence.token), fence.identity) for fence in lost}
+        for job, fence in zip(jobs, fences, strict=True):
+            job.lost = (id(fence.token), fence.identity) in gone
+        log_lost(job for job in jobs if job.lost)
+
+    def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
+        """Renew claims, but wait for no lock where the database can skip rows; return the lost."""
+        unlocked, lost = lock_free_rows(session, fences)
+        renew = self.lanes[0].queue.renew  # any lane's: the fences tell the queue
+        return lost + claims_lost_by(partial(renew, session, unlocked))
+
+
+def _log_failure(count: int, error: Exception) -> None:
+    write = log.info if is_transient(error) else log.warning
+    write("the renewal of %d claims failed, and is tried again: %s", count, cause_of(error))

@@ -1,42 +1,16 @@
-"""The owner of a worker's claims, and the heartbeat that renews them while jobs are in hand.
-
-A worker claims under an Owner of its own, unless it is given a name.
-
-The job of a long handler, and a job that waits behind others, keep their claims beyond the lease.
-Three times in a lease, the thread renews the claims in hand. It opens a new connection for each
-renewal, and renews by fences: the entities belong to the handlers. An AsyncWorker's heartbeat is a
-task.
-
-A renewal does not wait for locked rows: it would hold up all other claims. A transactional handler
-or the application may lock a row for long. Nobody reaps a claim whose row is locked: the lock
-replaces the lease. The claim is renewed when the row is free again.
-"""
+"""The owner of a worker's claims: an Owner of its own, unless the worker is given a name."""
 
 from __future__ import annotations
 
 import logging
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
-
-from ..dialects import is_refusal, is_transient
 from ..errors import LockLost, UnsupportedDatabase
-from ..fence.token import Fence
 from ..owners.owner import Owner
-from ..process import Runtime, process_name
-from ..sessions.transactions import connected_outside_pool, run_in_transaction
-from .in_hand import InHand, lock_free_rows, log_lost
-from .lanes import NOT_YET, claims_lost_by
-from .transactions import Stopped, Transactions, cause_of
+from ..process import process_name
+from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -120,131 +94,3 @@ class OwnerName:
     def _patiently(self, work: Callable[[], object]) -> None:
         runtime = self._transactions.runtime
         self._transactions.patiently(lambda: runtime.run_blocking(work))
-
-
-#: Renewals in one lease: two of them may fail.
-BEATS_PER_LEASE = 3
-
-#: The longest pause before a failed renewal is tried again.
-SOON = timedelta(seconds=1)
-
-#: How long a finish waits for a renewal that is under way: a renewal that hangs must not
-#: block the finish for ever.
-LONGEST_RENEWAL = timedelta(seconds=30)
-
-
-@dataclass
-class Heartbeat:
-    """Renew the claims in hand.
-
-    Attributes:
-        engine: where renewals connect.
-        renew: called with a session and fences.
-        in_hand: returns the jobs whose claims are to be renewed now.
-        lease: claims are renewed three times in this time.
-        max_runtime: how long a job may run. After that, its claim is not renewed. If all slots
-            have such a job, no claim is renewed. None: no limit.
-        slots: how many handlers run at once.
-        runtime: starts the heartbeat's thread or task.
-    """
-
-    engine: Engine
-    renew: Callable[[Session, Sequence[Fence]], None]
-    in_hand: Callable[[], Sequence[InHand[Any]]]
-    lease: timedelta
-    max_runtime: timedelta | None
-    slots: int
-    runtime: Runtime
-
-    def __post_init__(self) -> None:
-        self._ended = self.runtime.flag()
-        self._changed = self.runtime.condition()
-        self._renewing = False
-        self._refused: set[tuple[Any, ...]] = set()  # keys of rows: each is logged once
-
-    @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Renew claims at intervals, from ``with`` to its end."""
-        thread = self.runtime.start(self._run, name="sa_jobqueue heartbeat")
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join(LONGEST_RENEWAL.total_seconds())
-
-    def wait_for_renewal(self) -> None:
-        """Wait until no renewal is under way: a finish and a renewal must not lock the same row.
-
-        Before you call this, remove the jobs from those to be renewed.
-        """
-        if self._renewing:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: not self._renewing, timeout=LONGEST_RENEWAL.total_seconds()
-                )
-
-    # -- the thread -----------------------------------------------------
-
-    def _run(self) -> None:
-        shortest = self.lease if self.max_runtime is None else min(self.lease, self.max_runtime)
-        pause = every = shortest.total_seconds() / BEATS_PER_LEASE
-        while not self._ended.wait(pause):
-            pause = every
-            self._renewing = True  # before we read: who takes a job after this, waits
-            jobs = self._within_their_time()
-            try:
-                if jobs:
-                    with connected_outside_pool(self.engine) as connection:
-                        self._renew_all(connection, jobs)
-            except Exception as error:  # an application's handle_error listener raises its own
-                pause = min(every / 10, SOON.total_seconds())
-                _log_failure(len(jobs), error)
-            finally:
-                with self._changed:
-                    self._renewing = False
-                    self._changed.notify_all()
-
-    def _within_their_time(self) -> list[InHand[Any]]:
-        """Return the jobs whose claims are to be renewed.
-
-        If the handler in every slot runs for too long, the unstarted jobs are left to others.
-        """
-        jobs = [job for job in self.in_hand() if not job.locked and not job.lost]
-        if self.max_runtime is None:
-            return jobs
-        latest = time.monotonic() - self.max_runtime.total_seconds()
-        late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
-        if len(late) < self.slots:
-            return [job for job in jobs if job not in late]
-        return [job for job in jobs if job.outcome is not NOT_YET]
-
-    def _renew_all(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
-        """Renew claims together; if refused, one by one: a refused row costs no other claim."""
-        fences = [job.fence for job in jobs]
-        try:
-            lost = run_in_transaction(connection, partial(self._renew_unlocked, fences=fences))
-        except SQLAlchemyError as error:
-            if not is_refusal(error):
-                raise
-            row = (fences[0].entity, fences[0].identity)
-            if len(jobs) > 1:
-                for job in jobs:
-                    self._renew_all(connection, [job])
-            elif row not in self._refused:
-                self._refused.add(row)
-                _log_failure(1, error)
-            return
-        gone = {(id(fence.token), fence.identity) for fence in lost}
-        for job, fence in zip(jobs, fences, strict=True):
-            job.lost = (id(fence.token), fence.identity) in gone
-        log_lost(job for job in jobs if job.lost)
-
-    def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
-        """Renew claims, but wait for no lock where the database can skip rows; return the lost."""
-        unlocked, lost = lock_free_rows(session, fences)
-        return lost + claims_lost_by(partial(self.renew, session, unlocked))
-
-
-def _log_failure(count: int, error: Exception) -> None:
-    write = log.info if is_transient(error) else log.warning
-    write("the renewal of %d claims failed, and is tried again: %s", count, cause_of(error))

@@ -5,15 +5,22 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session
 
 from ..queue import JobQueue
 from ..schedules import Schedules
 from ..schedules.declared import declared_for
 from ..sessions.transactions import connected, run_in_transaction
 from .chores import Tries
-from .transactions import Transactions
+from .hands import Hands, Loop
+from .lanes import Lane
+
+R = TypeVar("R")
 
 #: The longest pause between two looks for due schedules, give or take a fifth.
 LOOK_EVERY = timedelta(seconds=10)
@@ -25,66 +32,51 @@ SPREAD = timedelta(milliseconds=50)
 SOON = timedelta(seconds=1)
 
 
+@dataclass
 class Scheduler:
     """Run schedules in transactions of its own, on the worker's engine.
 
-    Args:
-        queues: into which the jobs are inserted; what they declare is written to the table first.
-        wake: called when jobs were inserted.
+    Attributes:
+        lanes: into whose queues the jobs are inserted; what these declare is written to the table
+            first.
+        due_at: when the next look is due, by time.monotonic().
     """
 
-    def __init__(
-        self,
-        schedules: Schedules,
-        queues: Sequence[JobQueue[Any]],
-        *,
-        transactions: Transactions,
-        wake: Callable[[], None],
-    ) -> None:
-        self._schedules = schedules
-        self._queues = queues
-        self._engine = transactions.engine
-        self._wake = wake
-        self._tries = Tries(transactions, "schedules")
-        self._declared = not declared_for(queues)
-        self._next = 0.0
+    schedules: Schedules
+    lanes: Sequence[Lane[Any]]
+    loop: Loop[Any]
+    hands: Hands[Any]
+    due_at: float = 0.0
 
-    @property
-    def due_at(self) -> float:
-        """When the next look is due, by time.monotonic()."""
-        return self._next
+    def __post_init__(self) -> None:
+        self._queues = [lane.queue for lane in self.lanes]
+        self._is_declared = not declared_for(self._queues)
+        self._engine = self.loop.turns.transactions.engine
+        self._tries = Tries(self.loop.turns.transactions, "schedules")
 
     def run(self) -> None:
         """Run the schedules that are due; an error is logged once, and never ends the worker."""
-        self._next = time.monotonic() + SOON.total_seconds()
-        if not self._declared:
-            self._declared = self._tries.run("the declaration of schedules", self._declare)
+        self.due_at = time.monotonic() + SOON.total_seconds()
+        if not self._is_declared:
+            declare = partial(self._write, self.schedules.declare)
+            self._is_declared = self._tries.run("the declaration of schedules", declare)
         self._tries.run("a run of schedules", self._run)
-
-    def _declare(self) -> None:
-        run_in_transaction(
-            self._engine, lambda session: self._schedules.declare(session, self._queues)
-        )
 
     def _run(self) -> None:
         """Look by a plain read whether a schedule is due, before any lock is taken."""
         with connected(self._engine) as connection:
-            wait = self._schedules.due_in(connection, self._queues)
+            wait = self.schedules.due_in(connection, self._queues)
         if wait is None or wait > timedelta(0):
-            self._next = time.monotonic() + _pause(wait)
-            return
-        ran = run_in_transaction(
-            self._engine, lambda session: self._schedules.run_due(session, self._queues)
-        )
-        if any(each.ticks for each in ran):
-            self._wake()
-        if ran:
-            self._next = time.monotonic()  # there may be more
+            pause = LOOK_EVERY.total_seconds() * random.uniform(0.8, 1.2)
+            if wait is not None:
+                pause = min(pause, (wait + SPREAD * random.random()).total_seconds())
+            self.due_at = time.monotonic() + pause
+        elif ran := self._write(self.schedules.run_due):
+            self.due_at = time.monotonic()  # there may be more
+            if any(each.ticks for each in ran):
+                self.loop.wake()
+                with self.hands:
+                    self.hands.call_slot()
 
-
-def _pause(wait: timedelta | None) -> float:
-    """Return the seconds until the next look."""
-    longest: float = LOOK_EVERY.total_seconds() * random.uniform(0.8, 1.2)
-    if wait is None:
-        return longest
-    return min(longest, wait.total_seconds() + random.uniform(0, SPREAD.total_seconds()))
+    def _write(self, verb: Callable[[Session, list[JobQueue[Any]]], R]) -> R:
+        return run_in_transaction(self._engine, lambda session: verb(session, self._queues))

@@ -33,7 +33,7 @@ from ..verbs.backoff import (
     delay_or_default,
 )
 from ..wakeups import Wakeups
-from .chores import REAP_EVERY, Chore, Reaper, chores_beside
+from .chores import REAP_EVERY, Chore, Heartbeat, Reaper, chores_beside
 from .connections import (
     check_connections,
     check_sessions,
@@ -46,7 +46,7 @@ from .handlers import Attempts, Calls
 from .hands import LONGEST_POLL, Hands, Loop
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
-from .owner import Heartbeat, OwnerName
+from .owner import OwnerName
 from .transactions import Stopped, Transactions
 from .turns import TurnResult, Turns
 
@@ -324,13 +324,11 @@ class Worker(Generic[T]):
             self._runtime, self._stopping, limit=self.limit, slots=self.concurrency
         )
         heartbeat = Heartbeat(
-            self.engine,
-            self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
+            self.lanes,
+            self._transactions,
             lambda: self._in_hand,
-            lease=min(lane.queue.lease for lane in self.lanes),
             max_runtime=self.max_runtime,
             slots=self.concurrency,
-            runtime=self._runtime,
         )
         turns = Turns(
             self.lanes,
@@ -357,11 +355,10 @@ class Worker(Generic[T]):
             self._delay_of,
         )
         reaper = Reaper(
-            [lane.queue for lane in self.lanes],
-            transactions=self._transactions,
+            loop,
             every=self.reap_every,
             max_runtime=self.max_runtime,
-            names_held=lambda: {str(in_hand.fence.owner) for in_hand in self._in_hand},
+            in_hand=lambda: self._in_hand,
         )
         with ExitStack() as stack:
             if not alone:
@@ -373,15 +370,7 @@ class Worker(Generic[T]):
                 stack.callback(kept.run)
                 own.append(kept)
             reaper.run()
-            beside = stack.enter_context(
-                chores_beside(
-                    loop,
-                    hands=hands,
-                    transactions=self._transactions,
-                    stuck=lambda: self.stuck,
-                    wake=self.wake,
-                )
-            )
+            beside = chores_beside(stack, loop, hands, lambda: self.stuck)
             self._crew_kind(
                 self._runtime,
                 hands,
