@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -88,13 +88,12 @@ def chores_beside(
         if tables is not None:
             from .control import Control
 
-            control: Control[Any] = Control(tables, lanes, loop, hands, stuck)
-            chores.append(stack.enter_context(control))
+            chores.append(stack.enter_context(Control(loop, hands, lanes, tables, stuck)))
     for schedules, lanes in _lanes_beside(loop, SCHEDULES).items():
         if schedules is not None:
             from .scheduler import Scheduler
 
-            chores.append(Scheduler(schedules, lanes, loop, hands))
+            chores.append(Scheduler(loop, hands, lanes, schedules))
             continue
         # Loaded by the first call of every(): without it nobody declares schedules.
         registry = sys.modules.get("sa_jobqueue.schedules.declared")
@@ -116,85 +115,91 @@ def _lanes_beside(loop: Loop[Any], what: str) -> dict[Any, list[Lane[Any]]]:
     return found
 
 
-class Tries:
-    """Try the parts of a chore again and again; an error is logged when it comes, not each time.
+@dataclass(eq=False)
+class TriedChore:
+    """A chore whose parts are tried again and again: an error is logged when it comes, not always.
 
     Missing tables are logged once for all parts.
 
-    Args:
-        chore: what the worker goes on without while its tables are missing, for the log.
+    Attributes:
+        lanes: for whose queues it is done.
+        without: what the worker goes on without while its tables are missing, for the log.
+        due_at: when it is due, by time.monotonic().
     """
 
-    def __init__(self, transactions: Transactions, chore: str) -> None:
-        self._transactions = transactions
-        self._chore = chore
-        self._logged: set[str] = set()  # the parts whose error was logged
-        self._lacking: set[str] = set()  # the parts that have not found their table
+    loop: Loop[Any]
+    hands: Hands[Any]
+    lanes: Sequence[Lane[Any]]
 
-    def run(self, part: str, work: Callable[[], object]) -> bool:
+    without: ClassVar[str]
+    due_at = 0.0
+
+    def __post_init__(self) -> None:
+        self.queues = [lane.queue for lane in self.lanes]
+        self.transactions = self.loop.turns.transactions
+        self.engine = self.transactions.engine
+        self._logged: dict[str, type[Exception]] = {}  # the error of each part
+
+    def attempt(self, part: str, work: Callable[[], object]) -> bool:
         """Call `work`, which is named `part` in the log; tell whether it succeeded."""
         try:
             work()
         except MissingTable as error:  # it says the way out; a traceback adds nothing
-            if not self._lacking:
-                log.warning("the worker goes on without %s: %s", self._chore, error)
-            self._lacking.add(part)
+            if MissingTable not in self._logged.values():
+                log.warning("the worker goes on without %s: %s", self.without, error)
+            self._logged[part] = MissingTable
             return False
         except Exception as error:
-            if self._transactions.is_temporary(error):
+            if self.transactions.is_temporary(error):
                 log.info("%s failed; the worker tries again: %s", part, cause_of(error))
-            elif part not in self._logged:
-                self._logged.add(part)
+            elif self._logged.get(part) is not type(error):
+                self._logged[part] = type(error)
                 refused = any(driver_errors(error))
                 what = f"the database refuses {part}" if refused else f"{part} failed"
                 log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
             return False
-        self._logged.discard(part)
-        self._lacking.discard(part)
+        self._logged.pop(part, None)
         return True
 
+    def owners_in_hand(self) -> set[str]:
+        """Return the owners of the jobs in hand: old names of ours if our lock was lost."""
+        with self.hands as hands:
+            return {str(each.fence.owner) for each in (*hands.all, *self.loop.turns.aside)}
 
-@dataclass
-class Reaper:
-    """Reap in transactions of its own.
+
+@dataclass(eq=False)
+class Reaper(TriedChore):
+    """Reap in transactions of its own; each job gets the `ready` status of its queue.
 
     Attributes:
-        loop: the claims of its queues are reaped; each job gets the `ready` status of its queue.
         every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
-        in_hand: returns the jobs in hand: if our lock was cut, their owners look dead.
-        due_at: when the next reap is due, by time.monotonic().
     """
 
-    loop: Loop[Any]
     every: timedelta | None
     max_runtime: timedelta | None
-    in_hand: Callable[[], Sequence[InHand[Any]]]
-    due_at: float = math.inf
 
-    def __post_init__(self) -> None:
-        self._turns = self.loop.turns
-        self._tries = Tries(self._turns.transactions, "reaps")
+    without = "reaps"
+    due_at = math.inf
 
     def run(self) -> None:
         """Reap claims, unless `every` is None."""
         if self.every is not None:
             pause = self.every.total_seconds() * random.uniform(0.8, 1.2)
             self.due_at = time.monotonic() + pause
-            self._tries.run("a reap", self._run)
+            self.attempt("a reap", self._run)
 
     def _run(self) -> None:
-        pause = self._turns.transactions.run_once(self._reap)
+        pause = self.transactions.run_once(self._reap)
         if pause is not None:
             self.due_at = time.monotonic() + pause.total_seconds()
 
     def _reap(self, session: Session) -> timedelta | None:
         """Reap claims; return the pause until the next reap, unless it is the usual one."""
-        queues = [lane.queue for lane in self._turns.lanes]
-        parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in queues]
+        parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in self.queues]
         jobs = [job for part in parts for job in part.jobs]
         dead = {job.owner for job in jobs if job.reason is ReapReason.DEAD_OWNER}
-        has_ours = any(str(in_hand.fence.owner) in dead for in_hand in self.in_hand())
+        has_ours = not dead.isdisjoint(self.owners_in_hand())  # our lock was cut
         if has_ours or not jobs:  # without jobs nothing was written, and there is nothing to commit
             session.rollback()
         if has_ours:

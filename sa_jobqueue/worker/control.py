@@ -6,25 +6,20 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from ..control import ControlTables, read_control, register_worker, unregister_worker
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
-from .chores import Tries
-from .hands import Hands, Loop
-from .lanes import Lane
+from .chores import TriedChore
 
 log = logging.getLogger("sa_jobqueue.worker")
-
-T = TypeVar("T")
-
 
 #: The longest pause between two looks at pauses and stop requests.
 LOOK_EVERY = timedelta(seconds=1)
@@ -42,7 +37,7 @@ ROW = "the worker's row"
 
 
 @dataclass(eq=False)
-class Control(Generic[T]):
+class Control(TriedChore):
     """A worker's part in the control tables of some of its lanes, from ``with`` to its end.
 
     It uses the worker's engine, not the application's sessions: they may be unable to tell where
@@ -51,52 +46,43 @@ class Control(Generic[T]):
     Attributes:
         tables: those beside the queues of `lanes`.
         stuck: returns what a call does that its deadline could not end; None: there is no such.
-        due_at: when the next look is due, by time.monotonic().
     """
 
     tables: ControlTables
-    lanes: Sequence[Lane[T]]
-    loop: Loop[T]
-    hands: Hands[T]
     stuck: Callable[[], str | None]
-    due_at: float = 0.0
 
-    def __post_init__(self) -> None:
-        self._queues = [lane.queue for lane in self.lanes]
-        self._tries = Tries(self.loop.turns.transactions, "control")
-        self._engine = self.loop.turns.transactions.engine
-        self._paused: frozenset[str] = frozenset()  # as it was last logged
-        self._row: tuple[Any, ...] = ()  # as it was last written: the name, jobs, stuck
-        self._told_at = -math.inf
+    without = "control"
+    _paused = frozenset[str]()  # as it was last logged
+    _row: tuple[Any, ...] = ()  # as it was last written: the name, jobs, stuck
+    _told_at = -math.inf
 
-    def __enter__(self) -> Control[T]:
+    def __enter__(self) -> Control:
         """Register the worker; look at pauses before the first claim."""
-        self._run(lambda: self.loop.turns.transactions.patiently(self._look))
+        self._run(lambda: self.transactions.patiently(self._look))
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._row:
-            self._tries.run(ROW, lambda: run_in_transaction(self._engine, self._remove_row))
+            self.attempt(ROW, lambda: run_in_transaction(self.engine, self._remove_row))
 
     def run(self) -> None:
         """Look, and tell; an error is logged once, and the last look counts meanwhile."""
         self._run(self._look)
 
     def _run(self, look: Callable[[], None]) -> None:
-        self._tries.run(ROW, self._tell)
-        looked = self._tries.run("a look at pauses and stop requests", look)
+        self.attempt(ROW, self._tell)
+        looked = self.attempt("a look at pauses and stop requests", look)
         pause = LOOK_EVERY if looked else AGAIN
         self.due_at = time.monotonic() + pause.total_seconds() * random.uniform(0.8, 1.0)
 
     # -- what others want -----------------------------------------------
 
     def _look(self) -> None:
-        owners = {self.loop.owner_name.current}  # may take a new lock, which takes its time
-        with self.hands as hands:  # those of the jobs in hand are older if a lock was lost
-            owners.update(str(in_hand.fence.owner) for in_hand in hands.all)
+        current = self.loop.owner_name.current  # may take a new lock, which takes its time
+        owners = {current, *self.owners_in_hand()}
         # A plain read: a transaction of a writer would take SQLite's only lock each time.
-        with connected(self._engine) as connection:
-            state = read_control(connection, self._queues, owner=owners, tables=self.tables)
+        with connected(self.engine) as connection:
+            state = read_control(connection, self.queues, owner=owners, tables=self.tables)
         for name in sorted(state.paused - self._paused):
             log.info("%s is paused: this worker claims none of its jobs until it is resumed", name)
         for name in sorted(self._paused - state.paused):
@@ -118,15 +104,15 @@ class Control(Generic[T]):
         pause = TELL_AT_LEAST if row == self._row else TELL_EVERY
         if now >= self._told_at + pause.total_seconds():
             self._told_at = now  # also if it fails: it is tried again after the same pause
-            run_in_transaction(self._engine, partial(self._write_row, row))
+            run_in_transaction(self.engine, partial(self._write_row, row))
             self._row = row
 
     def _write_row(self, row: tuple[str, int, str | None], session: Session) -> None:
         name, jobs, stuck = row
-        with writing(session, self._queues[0].mapping):  # no gap locks on InnoDB
+        with writing(session, self.queues[0].mapping):  # no gap locks on InnoDB
             if self._row and self._row[0] != name:  # our Owner has lost its lock
                 self._remove_row(session)
-            register_worker(session, name, self._queues, jobs=jobs, stuck=stuck, tables=self.tables)
+            register_worker(session, name, self.queues, jobs=jobs, stuck=stuck, tables=self.tables)
 
     def _remove_row(self, session: Session) -> None:
         unregister_worker(session, self._row[0], tables=self.tables)

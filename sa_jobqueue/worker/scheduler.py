@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
@@ -16,9 +15,7 @@ from ..queue import JobQueue
 from ..schedules import Schedules
 from ..schedules.declared import declared_for
 from ..sessions.transactions import connected, run_in_transaction
-from .chores import Tries
-from .hands import Hands, Loop
-from .lanes import Lane
+from .chores import TriedChore
 
 R = TypeVar("R")
 
@@ -32,40 +29,33 @@ SPREAD = timedelta(milliseconds=50)
 SOON = timedelta(seconds=1)
 
 
-@dataclass
-class Scheduler:
+@dataclass(eq=False)
+class Scheduler(TriedChore):
     """Run schedules in transactions of its own, on the worker's engine.
 
-    Attributes:
-        lanes: into whose queues the jobs are inserted; what these declare is written to the table
-            first.
-        due_at: when the next look is due, by time.monotonic().
+    What the queues of `lanes` declare is written to the table first.
     """
 
     schedules: Schedules
-    lanes: Sequence[Lane[Any]]
-    loop: Loop[Any]
-    hands: Hands[Any]
-    due_at: float = 0.0
 
-    def __post_init__(self) -> None:
-        self._queues = [lane.queue for lane in self.lanes]
-        self._is_declared = not declared_for(self._queues)
-        self._engine = self.loop.turns.transactions.engine
-        self._tries = Tries(self.loop.turns.transactions, "schedules")
+    without = "schedules"
+    _is_declared = False
 
     def run(self) -> None:
         """Run the schedules that are due; an error is logged once, and never ends the worker."""
         self.due_at = time.monotonic() + SOON.total_seconds()
         if not self._is_declared:
-            declare = partial(self._write, self.schedules.declare)
-            self._is_declared = self._tries.run("the declaration of schedules", declare)
-        self._tries.run("a run of schedules", self._run)
+            self._is_declared = self.attempt("the declaration of schedules", self._declare)
+        self.attempt("a run of schedules", self._run)
+
+    def _declare(self) -> None:
+        if declared_for(self.queues):
+            self._write(self.schedules.declare)
 
     def _run(self) -> None:
         """Look by a plain read whether a schedule is due, before any lock is taken."""
-        with connected(self._engine) as connection:
-            wait = self.schedules.due_in(connection, self._queues)
+        with connected(self.engine) as connection:
+            wait = self.schedules.due_in(connection, self.queues)
         if wait is None or wait > timedelta(0):
             pause = LOOK_EVERY.total_seconds() * random.uniform(0.8, 1.2)
             if wait is not None:
@@ -79,4 +69,4 @@ class Scheduler:
                     self.hands.call_slot()
 
     def _write(self, verb: Callable[[Session, list[JobQueue[Any]]], R]) -> R:
-        return run_in_transaction(self._engine, lambda session: verb(session, self._queues))
+        return run_in_transaction(self.engine, lambda session: verb(session, self.queues))

@@ -354,12 +354,7 @@ class Worker(Generic[T]):
             self.options,
             self._delay_of,
         )
-        reaper = Reaper(
-            loop,
-            every=self.reap_every,
-            max_runtime=self.max_runtime,
-            in_hand=lambda: self._in_hand,
-        )
+        reaper = Reaper(loop, hands, self.lanes, self.reap_every, self.max_runtime)
         with ExitStack() as stack:
             if not alone:
                 stack.enter_context(heartbeat.beating())
