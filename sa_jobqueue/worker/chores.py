@@ -21,14 +21,14 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, MetaData
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -36,7 +36,7 @@ from ..dialects import is_refusal, is_transient
 from ..dialects.connections import driver_errors
 from ..errors import MissingTable
 from ..fence.token import Fence
-from ..model.keys import CONTROL, SCHEDULES, beside
+from ..model.keys import CONTROL, SCHEDULES
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from ..verbs.reap import ReapReason
 from .hands import Hands, Loop
@@ -56,9 +56,9 @@ BEATS_PER_LEASE = 3
 #: is tried again.
 SOON = timedelta(seconds=1)
 
-#: How long a finish waits for a renewal that is under way: a renewal that hangs must not
-#: block the finish for ever.
-LONGEST_RENEWAL = timedelta(seconds=30)
+#: How long a finish waits for a renewal that is under way, in seconds: a renewal that hangs must
+#: not block the finish for ever.
+LONGEST_RENEWAL = 30.0
 
 
 class Chore(Protocol):
@@ -84,35 +84,29 @@ def chores_beside(
         stuck: returns what a call does that its deadline could not end; None: there is no such.
     """
     chores: list[Chore] = []
-    for tables, lanes in _lanes_beside(loop, CONTROL).items():
-        if tables is not None:
+    by_metadata: dict[MetaData, list[Lane[Any]]] = {}
+    for lane in loop.turns.lanes:
+        by_metadata.setdefault(lane.queue.mapping.table.metadata, []).append(lane)
+    # Loaded by the first call of every(): without it nobody declares schedules.
+    declared = sys.modules.get("sa_jobqueue.schedules.declared")
+    for metadata, lanes in by_metadata.items():
+        if (tables := metadata.info.get(CONTROL)) is not None:
             from .control import Control
 
             chores.append(stack.enter_context(Control(loop, hands, lanes, tables, stuck)))
-    for schedules, lanes in _lanes_beside(loop, SCHEDULES).items():
-        if schedules is not None:
+        if (schedules := metadata.info.get(SCHEDULES)) is not None:
             from .scheduler import Scheduler
 
             chores.append(Scheduler(loop, hands, lanes, schedules))
             continue
-        # Loaded by the first call of every(): without it nobody declares schedules.
-        registry = sys.modules.get("sa_jobqueue.schedules.declared")
         for lane in lanes:
-            if registry and registry.declared_for([lane.queue]):
+            if declared and declared.declared_for([lane.queue]):
                 log.warning(
                     "%r declares schedules, but no worker runs them: make Schedules(metadata) with "
                     "the metadata of its table",
                     lane.queue,
                 )
     return chores
-
-
-def _lanes_beside(loop: Loop[Any], what: str) -> dict[Any, list[Lane[Any]]]:
-    """Return the lanes by the tables in their metadata; None: it has no such tables."""
-    found: dict[Any, list[Lane[Any]]] = {}
-    for lane in loop.turns.lanes:
-        found.setdefault(beside(lane.queue.mapping, what), []).append(lane)
-    return found
 
 
 @dataclass(eq=False)
@@ -161,10 +155,10 @@ class TriedChore:
         self._logged.pop(part, None)
         return True
 
-    def owners_in_hand(self) -> set[str]:
-        """Return the owners of the jobs in hand: old names of ours if our lock was lost."""
+    def in_hand(self) -> list[InHand[Any]]:
+        """Return the jobs whose claims we have; if our lock was lost, under an older name."""
         with self.hands as hands:
-            return {str(each.fence.owner) for each in (*hands.all, *self.loop.turns.aside)}
+            return [*hands.all, *self.loop.turns.aside]
 
 
 @dataclass(eq=False)
@@ -185,8 +179,7 @@ class Reaper(TriedChore):
     def run(self) -> None:
         """Reap claims, unless `every` is None."""
         if self.every is not None:
-            pause = self.every.total_seconds() * random.uniform(0.8, 1.2)
-            self.due_at = time.monotonic() + pause
+            self.due_at = time.monotonic() + self.every.total_seconds() * random.uniform(0.8, 1.2)
             self.attempt("a reap", self._run)
 
     def _run(self) -> None:
@@ -197,13 +190,13 @@ class Reaper(TriedChore):
     def _reap(self, session: Session) -> timedelta | None:
         """Reap claims; return the pause until the next reap, unless it is the usual one."""
         parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in self.queues]
-        jobs = [job for part in parts for job in part.jobs]
-        dead = {job.owner for job in jobs if job.reason is ReapReason.DEAD_OWNER}
-        has_ours = not dead.isdisjoint(self.owners_in_hand())  # our lock was cut
-        if has_ours or not jobs:  # without jobs nothing was written, and there is nothing to commit
+        reaped = [job for part in parts for job in part.jobs]
+        dead = {job.owner for job in reaped if job.reason is ReapReason.DEAD_OWNER}
+        if any(str(job.fence.owner) in dead for job in self.in_hand()):  # our lock was cut
             session.rollback()
-        if has_ours:
             return SOON
+        if not reaped:  # nothing was written, so there is nothing to commit
+            session.rollback()
         return timedelta(0) if any(part.more for part in parts) else None
 
 
@@ -226,21 +219,17 @@ class Heartbeat:
     slots: int
 
     def __post_init__(self) -> None:
-        self._runtime = self.transactions.runtime
-        self._ended = self._runtime.flag()
-        self._changed = self._runtime.condition()
+        self._longest = self.max_runtime or timedelta.max
+        self._ended = self.transactions.runtime.flag()
+        self._changed = self.transactions.runtime.condition()
         self._renewing = False
-        self._refused: set[tuple[Any, ...]] = set()  # keys of rows: each is logged once
+        self._refused: set[Fence] = set()  # each is logged once
 
-    @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Renew claims at intervals, from ``with`` to its end."""
-        thread = self._runtime.start(self._run, name="sa_jobqueue heartbeat")
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join(LONGEST_RENEWAL.total_seconds())
+    def begin(self, stack: ExitStack) -> None:
+        """Renew claims at intervals, until the stack ends."""
+        thread = self.transactions.runtime.start(self._run, name="sa_jobqueue heartbeat")
+        stack.callback(thread.join, LONGEST_RENEWAL)
+        stack.callback(self._ended.set)
 
     def wait_for_renewal(self) -> None:
         """Wait until no renewal is under way: a finish and a renewal must not lock the same row.
@@ -249,15 +238,12 @@ class Heartbeat:
         """
         if self._renewing:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: not self._renewing, timeout=LONGEST_RENEWAL.total_seconds()
-                )
+                self._changed.wait_for(lambda: not self._renewing, LONGEST_RENEWAL)
 
     # -- the thread -----------------------------------------------------
 
     def _run(self) -> None:
-        times = [lane.queue.lease for lane in self.lanes]
-        shortest = min(times if self.max_runtime is None else [*times, self.max_runtime])
+        shortest = min(self._longest, *(lane.queue.lease for lane in self.lanes))
         pause = every = shortest.total_seconds() / BEATS_PER_LEASE
         while not self._ended.wait(pause):
             pause = every
@@ -281,9 +267,7 @@ class Heartbeat:
         If the handler in every slot runs for too long, the unstarted jobs are left to others.
         """
         jobs = [job for job in self.in_hand() if not job.locked and not job.lost]
-        if self.max_runtime is None:
-            return jobs
-        latest = time.monotonic() - self.max_runtime.total_seconds()
+        latest = time.monotonic() - self._longest.total_seconds()
         late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
         if len(late) < self.slots:
             return [job for job in jobs if job not in late]
@@ -297,12 +281,11 @@ class Heartbeat:
         except SQLAlchemyError as error:
             if not is_refusal(error):
                 raise
-            row = (fences[0].entity, fences[0].identity)
             if len(jobs) > 1:
                 for job in jobs:
                     self._renew_all(connection, [job])
-            elif row not in self._refused:
-                self._refused.add(row)
+            elif fences[0] not in self._refused:
+                self._refused.add(fences[0])
                 _log_failure(1, error)
             return
         gone = {(id(fence.token), fence.identity) for fence in lost}

@@ -78,8 +78,8 @@ class Control(TriedChore):
     # -- what others want -----------------------------------------------
 
     def _look(self) -> None:
-        current = self.loop.owner_name.current  # may take a new lock, which takes its time
-        owners = {current, *self.owners_in_hand()}
+        name = self.loop.owner_name.current  # may take a new lock, which takes its time
+        owners = {name, *(str(job.fence.owner) for job in self.in_hand())}
         # A plain read: a transaction of a writer would take SQLite's only lock each time.
         with connected(self.engine) as connection:
             state = read_control(connection, self.queues, owner=owners, tables=self.tables)
@@ -88,18 +88,17 @@ class Control(TriedChore):
         for name in sorted(self._paused - state.paused):
             log.info("%s is resumed", name)
         self._paused = state.paused
+        paused = [lane for lane in self.lanes if state.is_paused(lane.queue)]
         with self.hands as hands:
-            paused = [lane for lane in self.lanes if state.is_paused(lane.queue)]
             hands.pause(self.loop, self.lanes, paused)
-            for in_hand in hands.all:
-                in_hand.asked_to_stop |= state.asks_to_stop(in_hand.fence)
+        for job in self.in_hand():
+            job.asked_to_stop |= state.asks_to_stop(job.fence)
 
     # -- the worker's row -----------------------------------------------
 
     def _tell(self) -> None:
         """Write the row, if there is something new to tell, or it was not written for long."""
-        with self.hands as hands:
-            jobs = sum(in_hand.lane in self.lanes for in_hand in hands.all)
+        jobs = sum(job.lane in self.lanes for job in self.in_hand())
         row, now = (self.loop.owner_name.current, jobs, self.stuck()), time.monotonic()
         pause = TELL_AT_LEAST if row == self._row else TELL_EVERY
         if now >= self._told_at + pause.total_seconds():

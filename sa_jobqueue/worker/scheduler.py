@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import partial
 
-from sqlalchemy.orm import Session
-
-from ..queue import JobQueue
 from ..schedules import Schedules
 from ..schedules.declared import declared_for
 from ..sessions.transactions import connected, run_in_transaction
-from .chores import TriedChore
-
-R = TypeVar("R")
+from .chores import SOON, TriedChore
 
 #: The longest pause between two looks for due schedules, give or take a fifth.
 LOOK_EVERY = timedelta(seconds=10)
 
 #: Workers look for a tick at random within this time: the first runs it, the others find it done.
 SPREAD = timedelta(milliseconds=50)
-
-#: The pause after an error, and while another worker runs the due schedule.
-SOON = timedelta(seconds=1)
 
 
 @dataclass(eq=False)
@@ -43,6 +34,7 @@ class Scheduler(TriedChore):
 
     def run(self) -> None:
         """Run the schedules that are due; an error is logged once, and never ends the worker."""
+        # After an error, and while another worker runs the due schedule.
         self.due_at = time.monotonic() + SOON.total_seconds()
         if not self._is_declared:
             self._is_declared = self.attempt("the declaration of schedules", self._declare)
@@ -50,7 +42,7 @@ class Scheduler(TriedChore):
 
     def _declare(self) -> None:
         if declared_for(self.queues):
-            self._write(self.schedules.declare)
+            run_in_transaction(self.engine, partial(self.schedules.declare, queues=self.queues))
 
     def _run(self) -> None:
         """Look by a plain read whether a schedule is due, before any lock is taken."""
@@ -61,12 +53,12 @@ class Scheduler(TriedChore):
             if wait is not None:
                 pause = min(pause, (wait + SPREAD * random.random()).total_seconds())
             self.due_at = time.monotonic() + pause
-        elif ran := self._write(self.schedules.run_due):
+            return
+        run_due = partial(self.schedules.run_due, queues=self.queues)
+        ran = run_in_transaction(self.engine, run_due)
+        if ran:
             self.due_at = time.monotonic()  # there may be more
-            if any(each.ticks for each in ran):
-                self.loop.wake()
-                with self.hands:
-                    self.hands.call_slot()
-
-    def _write(self, verb: Callable[[Session, list[JobQueue[Any]]], R]) -> R:
-        return run_in_transaction(self.engine, lambda session: verb(session, self.queues))
+        if any(each.ticks for each in ran):
+            self.loop.wake()
+            with self.hands:
+                self.hands.call_slot()

@@ -1,9 +1,11 @@
-"""A worker's transactions, which are run again after a temporary error.
+"""A worker's transactions, which are run again after a temporary error, and its owner.
 
 The connection of the turns stays checked out from one turn to the next. A pool resets each
 connection that it gets back. With PyMySQL, asyncmy and aiosqlite, the reset is a round trip for
 each turn; with other drivers, it is a tenth of a turn's Python. An idle worker gives its connection
 back after about a second.
+
+A worker claims under an Owner of its own, unless it is given a name.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
@@ -24,8 +27,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of, is_of_driver, is_refused_login, is_shortage, is_transient
-from ..errors import LockLost
-from ..process import Flag, Runtime
+from ..errors import LockLost, UnsupportedDatabase
+from ..owners.owner import Owner
+from ..process import Flag, Runtime, process_name
 from ..sessions.transactions import connect, run_in_transaction
 from .connections import may_be_bound
 
@@ -36,6 +40,10 @@ R = TypeVar("R")
 #: For how long a transaction is run again before its error is raised: long enough for a restart
 #: of the server.
 PATIENCE = timedelta(minutes=5)
+
+#: For how long a turn or its part is run again after deadlocks and waits for locks, before its jobs
+#: are finished one by one.
+UNDIVIDED = timedelta(seconds=2)
 
 #: How long a transaction of the worker waits for a locked row where the server would wait without
 #: a limit.
@@ -94,46 +102,42 @@ class Transactions:
         opened, database = self.open_session, database_of(connection)
         if opened is None or may_be_bound(opened, connection, self.mapper):
             is_shared = database.may_wait_without_limit and database.through_pooler(connection)
-            self.kept = KeptConnection(self.engine, opened, is_shared=is_shared)
+            self.kept = KeptConnection(self, is_shared=is_shared)
 
     def run(
         self,
         work: Callable[[Session], R],
         *,
-        conflicts: timedelta = PATIENCE,
-        heeds_stop: bool = True,
+        finishes: bool = False,
         reads_first: Callable[[], bool] = lambda: True,
-        writes_claims: bool = False,
     ) -> R:
         """Run and commit a transaction on the connection of the turns, as :meth:`patiently` does.
 
         Args:
+            finishes: as for :meth:`patiently`. If the server would wait for a locked row without a
+                limit, `work` waits for LOCK_WAIT.
             reads_first: returns False if `work` only calls verbs, which write before they read;
                 called before each try.
-            writes_claims: True if `work` finishes or releases jobs, whose rows others may have
-                locked: it then waits for a row for LOCK_WAIT, where the server has no limit.
         """
 
         def once() -> R:
             kept = self.kept
             if kept is None or not kept.take():
-                return run_with(self.open_session, _limit_lock_wait)
+                return run_on(self)
             with kept:
-                return run_with(kept.open_session, kept.limit_lock_wait)
+                return run_on(kept)
 
-        def run_with(
-            open_session: Callable[[], Session] | None, limit: Callable[[Connection], object]
-        ) -> R:
+        def run_on(source: Transactions | KeptConnection) -> R:
             return run_in_transaction(
                 self.engine,
                 work,
-                open_session=open_session,
+                open_session=source.open_session,
                 mapper=self.mapper,
                 reads_first=reads_first(),
-                prepare=limit if writes_claims else None,
+                prepare=source.limit_lock_wait if finishes else None,
             )
 
-        result = self.patiently(once, conflicts=conflicts, heeds_stop=heeds_stop)
+        result = self.patiently(once, finishes=finishes)
         self._succeeded_once, self.trouble = True, None
         return result
 
@@ -151,18 +155,12 @@ class Transactions:
             lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
         )
 
-    def patiently(
-        self,
-        work: Callable[[], R],
-        *,
-        conflicts: timedelta = PATIENCE,
-        heeds_stop: bool = True,
-    ) -> R:
+    def patiently(self, work: Callable[[], R], *, finishes: bool = False) -> R:
         """Call `work`, again while its error is temporary, for PATIENCE.
 
         Args:
-            conflicts: for how long it is called again after deadlocks and waits for locks.
-            heeds_stop: False: the work has handled jobs to finish, and goes on at a stop.
+            finishes: `work` has jobs to finish or to release. It goes on at a stop. After deadlocks
+                and waits for locks, it is called again for UNDIVIDED.
 
         Raises:
             Stopped: the worker is to stop.
@@ -175,19 +173,23 @@ class Transactions:
             except Exception as error:
                 lacking = is_shortage(error) or isinstance(error, PoolTimeout)
                 away = self.is_away(error)
-                patience = PATIENCE if lacking or away else conflicts
+                patience = PATIENCE if lacking or away or not finishes else UNDIVIDED
                 late = time.monotonic() > began + patience.total_seconds()
                 if late or not self.is_temporary(error):
                     raise
                 if away:  # a deadlock keeps nobody from claiming
                     self.trouble = f"database away: {cause_of(error)}"
-                grave = lacking or not self._succeeded_once or not heeds_stop
+                grave = lacking or not self._succeeded_once or finishes
                 write = log.warning if grave and not warned else log.info
                 write("a transaction failed, and is run again: %s", cause_of(error))
                 warned = True
-                if heeds_stop and self.stopping.is_set():
+                if self.stopping.is_set() and not finishes:
                     raise Stopped from error
-            (self.stopping.wait if heeds_stop else self.runtime.sleep)(next(growing))
+            (self.runtime.sleep if finishes else self.stopping.wait)(next(growing))
+
+    def limit_lock_wait(self, connection: Connection) -> None:
+        """Limit the waits for locked rows until the transaction ends."""
+        database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=False)
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error passes with time."""
@@ -201,14 +203,13 @@ class Transactions:
         if not isinstance(error, DBAPIError):  # a handle_error listener has raised the driver's own
             dialect: Any = self.engine.dialect
             return is_of_driver(error) and bool(dialect.is_disconnect(error, None, None))
-        if error.connection_invalidated:
-            return True
         # A failure to connect is an error without a statement: PyMySQL's InternalError, too, if the
         # server ends amid the login. Before the first success the URL may be wrong: then the
         # server says so.
         failures = OperationalError | InterfaceError | InternalError
         connecting = isinstance(error, failures) and error.statement is None
-        return connecting and (self._succeeded_once or not is_refused_login(error))
+        may_pass = self._succeeded_once or not is_refused_login(error)
+        return error.connection_invalidated or (connecting and may_pass)
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -218,20 +219,16 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def _limit_lock_wait(connection: Connection, *, of_session: bool = False) -> bool:
-    """Limit the waits for locked rows; return whether they had no limit."""
-    return database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=of_session)
-
-
 class KeptConnection:
     """The connection of the turns, and a chore that gives it back in time.
 
     Turns run one after the other, in any thread. Each takes the connection, and uses it in a
     ``with``: the connection is kept if the turn succeeds.
 
+    Each has a session of the application's kind, which :func:`may_be_bound` allows; or the turns
+    share a plain one.
+
     Args:
-        open_session: opens a session of the application's kind for each turn, which
-            :func:`may_be_bound` allows; None: the turns share a plain one.
         is_shared: by the clients of a pooler: a later transaction may be another client's.
 
     Attributes:
@@ -239,11 +236,9 @@ class KeptConnection:
             kept, or a turn uses it.
     """
 
-    def __init__(
-        self, engine: Engine, open_session: Callable[[], Session] | None, *, is_shared: bool
-    ) -> None:
-        self._engine, self._pool = engine, engine.pool
-        self._open_session = open_session
+    def __init__(self, transactions: Transactions, *, is_shared: bool) -> None:
+        self._engine, self._open_session = transactions.engine, transactions.open_session
+        self._pool = self._engine.pool
         self._is_shared = is_shared
         self._in_use = Lock()
         self._connection: Connection | None = None
@@ -286,10 +281,10 @@ class KeptConnection:
 
     def limit_lock_wait(self, connection: Connection) -> None:
         """Limit the waits for locked rows: in this transaction, and those that follow."""
-        if self._is_shared:
-            _limit_lock_wait(connection)
-        elif self._is_limited is None:
-            self._is_limited = _limit_lock_wait(connection, of_session=True)
+        if self._is_limited is None:
+            database, lasts = database_of(connection), not self._is_shared
+            limited = database.limit_lock_wait(connection, LOCK_WAIT, of_session=lasts)
+            self._is_limited = limited if lasts else None
 
     def _give_back(self) -> None:
         """Give the connection back to the pool, which resets it, and without our limit."""
@@ -308,3 +303,77 @@ class KeptConnection:
             if self._is_limited or self._engine.pool is not self._pool:
                 connection.invalidate()
             connection.close()
+
+
+def default_owner() -> str:
+    """Return a plain name for a worker: host, process id and a random part."""
+    return f"{process_name(40)}-{random.getrandbits(32):08x}"
+
+
+class OwnerName:
+    """The name that a worker claims under.
+
+    Attributes:
+        owner: the name, or the Owner, that claims now.
+    """
+
+    def __init__(self, owner: str | int | Owner | None, transactions: Transactions) -> None:
+        self.owner: str | int | Owner = default_owner() if owner is None else owner
+        self._given = owner is not None
+        self._transactions = transactions
+        self._lost = False
+
+    @contextmanager
+    def for_the_run(self) -> Iterator[None]:
+        """Hold an Owner of our own for the run, unless a name was given."""
+        plain, ours = self.owner, Owner(self._transactions.engine, process_name(24))
+        if not self._given:
+            try:
+                self._patiently(ours.open)
+                self.owner = ours
+            except UnsupportedDatabase as error:
+                log.warning(
+                    "if this worker dies, its claims are reaped only after their lease: %s", error
+                )
+        try:
+            yield
+        finally:
+            self.owner = plain
+            self._transactions.runtime.run_blocking(ours.close)
+
+    @property
+    def current(self) -> str:
+        """The name as it stands in a fence."""
+        try:
+            return self.owner.name if isinstance(self.owner, Owner) else str(self.owner)
+        except LockLost as error:
+            self.note_loss(error)
+            return self.current  # another name, with a new lock
+
+    def note_loss(self, error: LockLost) -> None:
+        """Note that the Owner has lost its lock; from now on the worker has another name."""
+        log.warning("%s", error)
+        self._lost = True
+
+    def was_lost(self) -> bool:
+        """Tell whether a lock was lost since the last call."""
+        lost, self._lost = self._lost, False
+        return lost
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the lock is held, as far as is known without waiting; a plain name has none."""
+        return not isinstance(self.owner, Owner) or self.owner.sure
+
+    def check_lock(self) -> None:
+        """Notice a lost lock, and take a new one, before a transaction begins.
+
+        A new lock needs a connection, and the pool may have no second connection for it.
+        """
+        if not self.is_sure:
+            with suppress(Stopped):  # then nothing is claimed any more
+                self._patiently(lambda: self.current)  # reading the name checks the lock
+
+    def _patiently(self, work: Callable[[], object]) -> None:
+        runtime = self._transactions.runtime
+        self._transactions.patiently(lambda: runtime.run_blocking(work))

@@ -47,17 +47,12 @@ from .in_hand import (
     log_unreleased,
 )
 from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of
-from .owner import OwnerName
 from .passed_over import PassedOver
-from .transactions import PATIENCE, Transactions, cause_of, pauses
+from .transactions import PATIENCE, OwnerName, Transactions, cause_of, pauses
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
-
-#: For how long a turn or its part is run again after deadlocks and waits for locks, before its jobs
-#: are finished one by one.
-UNDIVIDED = timedelta(seconds=2)
 
 
 @dataclass
@@ -208,10 +203,8 @@ class Turns(Generic[T]):
         try:
             result = self.transactions.run(
                 partial(self._in_session, batch=batch),
-                conflicts=PATIENCE if only_claims else UNDIVIDED,
-                heeds_stop=only_claims,
+                finishes=not only_claims,
                 reads_first=lambda: bool(self._unanswered),  # a first try adds to them
-                writes_claims=not batch.is_empty,
             )
         except Exception as error:
             if not batch.is_empty:
@@ -406,7 +399,7 @@ class Turns(Generic[T]):
         locked: Sequence[InHand[T]] = ()
         if lock is not None:
             look = partial(jobs_of_locked_rows, jobs=jobs)
-            locked = self.transactions.run(look, conflicts=UNDIVIDED, heeds_stop=False)
+            locked = self.transactions.run(look, finishes=True)
             self._aside.add((in_hand, lock) for in_hand in locked)
         for in_hand in jobs:
             if in_hand in locked:
@@ -428,9 +421,7 @@ class Turns(Generic[T]):
         Raises:
             Exception: the database takes neither.
         """
-        run = partial(
-            self.transactions.run, conflicts=UNDIVIDED, heeds_stop=False, writes_claims=True
-        )
+        run = partial(self.transactions.run, finishes=True)
         try:
             return run(partial(self._finish_alone, in_hand=in_hand))
         except Exception as error:

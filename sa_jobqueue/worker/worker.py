@@ -46,8 +46,7 @@ from .handlers import Attempts, Calls
 from .hands import LONGEST_POLL, Hands, Loop
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
-from .owner import OwnerName
-from .transactions import Stopped, Transactions
+from .transactions import OwnerName, Stopped, Transactions
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -357,7 +356,7 @@ class Worker(Generic[T]):
         reaper = Reaper(loop, hands, self.lanes, self.reap_every, self.max_runtime)
         with ExitStack() as stack:
             if not alone:
-                stack.enter_context(heartbeat.beating())
+                heartbeat.begin(stack)
             own: list[Chore] = [reaper]
             if wakeups is not None:
                 own.append(stack.enter_context(wakeups))
