@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from sqlalchemy import Connection, MetaData
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..dialects import is_refusal, is_transient
@@ -142,7 +141,6 @@ class TriedChore:
             if MissingTable not in self._logged.values():
                 log.warning("the worker goes on without %s: %s", self.without, error)
             self._logged[part] = MissingTable
-            return False
         except Exception as error:
             if self.transactions.is_temporary(error):
                 log.info("%s failed; the worker tries again: %s", part, cause_of(error))
@@ -151,9 +149,10 @@ class TriedChore:
                 refused = any(driver_errors(error))
                 what = f"the database refuses {part}" if refused else f"{part} failed"
                 log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
-            return False
-        self._logged.pop(part, None)
-        return True
+        else:
+            self._logged.pop(part, None)
+            return True
+        return False
 
     def in_hand(self) -> list[InHand[Any]]:
         """Return the jobs whose claims we have; if our lock was lost, under an older name."""
@@ -183,21 +182,19 @@ class Reaper(TriedChore):
             self.attempt("a reap", self._run)
 
     def _run(self) -> None:
-        pause = self.transactions.run_once(self._reap)
-        if pause is not None:
-            self.due_at = time.monotonic() + pause.total_seconds()
+        self.due_at = self.transactions.run_once(self._reap)
 
-    def _reap(self, session: Session) -> timedelta | None:
-        """Reap claims; return the pause until the next reap, unless it is the usual one."""
+    def _reap(self, session: Session) -> float:
+        """Reap claims; return when the next reap is due."""
         parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in self.queues]
         reaped = [job for part in parts for job in part.jobs]
         dead = {job.owner for job in reaped if job.reason is ReapReason.DEAD_OWNER}
         if any(str(job.fence.owner) in dead for job in self.in_hand()):  # our lock was cut
             session.rollback()
-            return SOON
+            return time.monotonic() + SOON.total_seconds()
         if not reaped:  # nothing was written, so there is nothing to commit
             session.rollback()
-        return timedelta(0) if any(part.more for part in parts) else None
+        return time.monotonic() if any(part.more for part in parts) else self.due_at
 
 
 @dataclass
@@ -278,7 +275,7 @@ class Heartbeat:
         fences = [job.fence for job in jobs]
         try:
             lost = run_in_transaction(connection, partial(self._renew_unlocked, fences=fences))
-        except SQLAlchemyError as error:
+        except Exception as error:
             if not is_refusal(error):
                 raise
             if len(jobs) > 1:
@@ -296,8 +293,8 @@ class Heartbeat:
     def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
         """Renew claims, but wait for no lock where the database can skip rows; return the lost."""
         unlocked, lost = lock_free_rows(session, fences)
-        renew = self.lanes[0].queue.renew  # any lane's: the fences tell the queue
-        return lost + claims_lost_by(partial(renew, session, unlocked))
+        # Any lane's queue will do: the fences tell theirs.
+        return lost + claims_lost_by(partial(self.lanes[0].queue.renew, session, unlocked))
 
 
 def _log_failure(count: int, error: Exception) -> None:

@@ -59,6 +59,4 @@ class Scheduler(TriedChore):
         if ran:
             self.due_at = time.monotonic()  # there may be more
         if any(each.ticks for each in ran):
-            self.loop.wake()
-            with self.hands:
-                self.hands.call_slot()
+            self.loop.wake()  # the supervisor claims next, in this thread
