@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from ..dialects import is_mistake, is_shortage
+from ..dialects import is_mistake, is_shortage, is_transient
 from ..errors import ClaimLost, JobQueueError, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from ..fence.statements import is_as_finished
@@ -47,17 +47,12 @@ from .in_hand import (
     log_unreleased,
 )
 from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of
-from .owner import OwnerName
 from .passed_over import PassedOver
-from .transactions import PATIENCE, Pauses, Transactions, cause_of
+from .transactions import PATIENCE, OwnerName, Transactions, cause_of, pauses
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
-
-#: For how long a turn or its part is run again after deadlocks and waits for locks, before its jobs
-#: are finished one by one.
-UNDIVIDED = timedelta(seconds=2)
 
 
 @dataclass
@@ -185,13 +180,13 @@ class Turns(Generic[T]):
             Exception: what the database still refused after PATIENCE.
         """
         result = self.turn(batch)
-        pauses, until = Pauses(), time.monotonic() + patience.total_seconds()
+        growing, until = pauses(), time.monotonic() + patience.total_seconds()
         while self._aside.left:
             result.finished += self._try_aside_again()
             locked = any(self.transactions.is_temporary(error) for _, error in self._aside.left)
             if time.monotonic() > until or not locked:
                 break
-            self.transactions.sleep(pauses.next())
+            self.transactions.runtime.sleep(next(growing))
         for in_hand, _ in self._aside.left:
             fields = {**job_fields(in_hand), "status": None}  # not yet the new one
             log.error(
@@ -208,10 +203,8 @@ class Turns(Generic[T]):
         try:
             result = self.transactions.run(
                 partial(self._in_session, batch=batch),
-                conflicts=PATIENCE if only_claims else UNDIVIDED,
-                heeds_stop=only_claims,
+                finishes=not only_claims,
                 reads_first=lambda: bool(self._unanswered),  # a first try adds to them
-                writes_claims=not batch.is_empty,
             )
         except Exception as error:
             if not batch.is_empty:
@@ -376,8 +369,7 @@ class Turns(Generic[T]):
             cause_of(error),
         )
         result = TurnResult[T](claim_is_due=batch.wanted > 0)
-        may_be_locked = self.transactions.is_conflict(error)
-        self._finish_each(batch.handled, result.finished, error if may_be_locked else None)
+        self._finish_each(batch.handled, result.finished, error if is_transient(error) else None)
         for number, in_hand in enumerate(batch.unhandled):
             try:
                 self.transactions.run_once(partial(self._release, jobs=[in_hand]))
@@ -403,7 +395,7 @@ class Turns(Generic[T]):
         locked: Sequence[InHand[T]] = ()
         if lock is not None:
             look = partial(jobs_of_locked_rows, jobs=jobs)
-            locked = self.transactions.run(look, conflicts=UNDIVIDED, heeds_stop=False)
+            locked = self.transactions.run(look, finishes=True)
             self._aside.add((in_hand, lock) for in_hand in locked)
         for in_hand in jobs:
             if in_hand in locked:
@@ -425,9 +417,7 @@ class Turns(Generic[T]):
         Raises:
             Exception: the database takes neither.
         """
-        run = partial(
-            self.transactions.run, conflicts=UNDIVIDED, heeds_stop=False, writes_claims=True
-        )
+        run = partial(self.transactions.run, finishes=True)
         try:
             return run(partial(self._finish_alone, in_hand=in_hand))
         except Exception as error:
@@ -519,7 +509,7 @@ class Refusal:
     def __init__(self, what: str) -> None:
         self._what = what
         self._began = time.monotonic()
-        self._pauses = Pauses(until=self._began + PATIENCE.total_seconds())
+        self._pauses = pauses()
         self.rests_until = 0.0
 
     def note(self, error: Exception) -> None:
@@ -535,9 +525,9 @@ class Refusal:
                 cause_of(error),
                 exc_info=error,
             )
-        elif self._pauses.are_over:
+        elif time.monotonic() > self._began + PATIENCE.total_seconds():
             raise error
-        self.rests_until = time.monotonic() + self._pauses.next()
+        self.rests_until = time.monotonic() + next(self._pauses)
 
 
 class SetAside(Generic[T]):
@@ -551,7 +541,7 @@ class SetAside(Generic[T]):
         self.left: list[tuple[InHand[T], Exception]] = []
         self._logged: set[InHand[T]] = set()
         self._next_try = 0.0  # by time.monotonic()
-        self._pauses = Pauses()
+        self._pauses = pauses()
 
     @property
     def is_due(self) -> bool:
@@ -562,8 +552,8 @@ class SetAside(Generic[T]):
         """Set jobs aside, and log for each once what refuses it."""
         for in_hand, error in jobs:
             if not self._logged:  # later ones do not put off the next try
-                self._pauses = Pauses(1.0, 300.0, spread=0.0)
-                self._next_try = time.monotonic() + self._pauses.next()
+                self._pauses = pauses(1.0, 300.0, spread=0.0)
+                self._next_try = time.monotonic() + next(self._pauses)
             self.left.append((in_hand, error))
             if in_hand in self._logged:
                 continue
@@ -587,4 +577,4 @@ class SetAside(Generic[T]):
             self.left = jobs
             raise
         self._logged = {in_hand for in_hand, _ in self.left}
-        self._next_try = time.monotonic() + self._pauses.next()
+        self._next_try = time.monotonic() + next(self._pauses)

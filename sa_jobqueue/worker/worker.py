@@ -33,15 +33,14 @@ from ..verbs.backoff import (
     delay_or_default,
 )
 from ..wakeups import Wakeups
-from .chores import REAP_EVERY, Chore, Reaper, chores_beside
+from .chores import REAP_EVERY, Chore, Heartbeat, Reaper, chores_beside
 from .connections import check_connections, engine_of, what_to_give
 from .crew import Crew
 from .handlers import Attempts, Calls
 from .hands import LONGEST_POLL, Hands, Loop
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
-from .owner import Heartbeat, OwnerName
-from .transactions import Stopped, Transactions
+from .transactions import OwnerName, Stopped, Transactions
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -175,9 +174,9 @@ class Worker(Generic[T]):
             self._runtime,
             stopping=self._stopping,
             open_session=open_session,
-            mapper=mapper,
+            mapper=None if open_session is None else mapper,
         )
-        self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
+        self._owner_name = OwnerName(owner, self._transactions)
 
     @property
     def owner(self) -> str | int | Owner:
@@ -312,14 +311,11 @@ class Worker(Generic[T]):
             self._runtime, self._stopping, limit=self.limit, slots=self.concurrency
         )
         heartbeat = Heartbeat(
-            self._engine,
-            self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
+            self.lanes,
+            self._transactions,
             lambda: self._in_hand,
-            lease=min(lane.queue.lease for lane in self.lanes),
             max_runtime=self.max_runtime,
             slots=self.concurrency,
-            beats=not alone,
-            runtime=self._runtime,
         )
         turns = Turns(
             self.lanes,
@@ -345,30 +341,18 @@ class Worker(Generic[T]):
             self.options,
             self._delay_of,
         )
-        reaper = Reaper(
-            [lane.queue for lane in self.lanes],
-            transactions=self._transactions,
-            every=self.reap_every,
-            max_runtime=self.max_runtime,
-            names_held=lambda: {str(in_hand.fence.owner) for in_hand in self._in_hand},
-        )
+        reaper = Reaper(loop, hands, self.lanes, self.reap_every, self.max_runtime)
         with ExitStack() as stack:
-            stack.enter_context(heartbeat)
+            if not alone:
+                heartbeat.begin(stack)
             own: list[Chore] = [reaper]
-            for chore in (wakeups, self._transactions.kept):
-                if chore is not None:
-                    stack.enter_context(chore)
-                    own.append(chore)
+            if wakeups is not None:
+                own.append(stack.enter_context(wakeups))
+            if (kept := self._transactions.kept) is not None:
+                stack.callback(kept.run)
+                own.append(kept)
             reaper.run()
-            beside = stack.enter_context(
-                chores_beside(
-                    loop,
-                    hands=hands,
-                    transactions=self._transactions,
-                    stuck=lambda: self.stuck,
-                    wake=self.wake,
-                )
-            )
+            beside = chores_beside(stack, loop, hands, lambda: self.stuck)
             self._crew_kind(
                 self._runtime,
                 hands,
