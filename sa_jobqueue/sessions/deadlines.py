@@ -47,6 +47,7 @@ R = TypeVar("R")
 #: What a dialect sends over a connection, with how to find the connection among its arguments.
 _OF_CURSOR = ("do_execute", "do_executemany", "do_execute_no_params")
 _OF_CONNECTION = (
+    "do_close",  # asyncpg waits for a farewell
     "do_commit",
     "do_ping",
     "do_rollback",
@@ -270,7 +271,12 @@ def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any)
         raise
 
 
-_WORDS = {"do_commit": "a COMMIT", "do_rollback": "a ROLLBACK", "do_ping": "a ping of the pool"}
+_WORDS = {
+    "do_close": "the close of a connection",
+    "do_commit": "a COMMIT",
+    "do_ping": "a ping of the pool",
+    "do_rollback": "a ROLLBACK",
+}
 
 
 def _call_on_connection(
