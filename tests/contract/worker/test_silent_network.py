@@ -171,3 +171,26 @@ def test_a_worker_goes_on_whose_connection_is_silent_when_it_is_closed(
         event.listen(engine, "checkin", silence, once=True)
         workers.add("b")
         until(lambda: workers.statuses() == {"a": "done", "b": "done"})
+
+
+@A_NETWORK
+def test_a_worker_goes_on_whose_new_connections_go_silent_before_their_first_statement(
+    workers: Workers, proxy: Proxy
+) -> None:
+    engine = impatient(workers, proxy.url)
+    silent: list[Any] = []
+
+    def silence(driver: Any, _: Any) -> None:  # before the listener that sets the lock timeout
+        if len(silent) < 2:
+            silent.append(driver)
+            proxy.go_silent()
+            proxy.speak()
+
+    with workers.running(Task, bind=engine, deadline=DEADLINE, reap_every=None):
+        workers.add("a")
+        until(lambda: workers.statuses() == {"a": "done"})
+        event.listen(engine, "connect", silence, insert=True)
+        engine.dispose(close=False)
+        workers.add("b")
+        until(lambda: workers.statuses() == {"a": "done", "b": "done"})
+    assert len(silent) == 2
