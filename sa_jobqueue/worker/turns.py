@@ -405,7 +405,12 @@ class Turns(Generic[T]):
         locked: Sequence[InHand[T]] = ()
         if lock is not None:
             look = partial(jobs_of_locked_rows, jobs=jobs)
-            locked = self.transactions.run(look, conflicts=UNDIVIDED, heeds_stop=False)
+            try:
+                locked = self.transactions.run(look, conflicts=UNDIVIDED, heeds_stop=False)
+            except Exception as error:
+                if not self.transactions.is_conflict(error):
+                    raise
+                locked = jobs  # the whole file of SQLite
             self._aside.add((in_hand, lock) for in_hand in locked)
         for in_hand in jobs:
             if in_hand in locked:
