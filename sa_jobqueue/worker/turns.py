@@ -395,7 +395,12 @@ class Turns(Generic[T]):
         locked: Sequence[InHand[T]] = ()
         if lock is not None:
             look = partial(jobs_of_locked_rows, jobs=jobs)
-            locked = self.transactions.run(look, finishes=True)
+            try:
+                locked = self.transactions.run(look, finishes=True)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                locked = jobs  # the whole file of SQLite
             self._aside.add((in_hand, lock) for in_hand in locked)
         for in_hand in jobs:
             if in_hand in locked:
