@@ -148,6 +148,7 @@ class Lane(Generic[T]):
     """A queue with the handler of its jobs.
 
     Attributes:
+        declared_queue: as `queue`, also while a workflow may still be declared.
         mapping: of the class of its jobs.
         status_key: the name of the status attribute.
         handler: called with each job; if `transactional`, with a session and the job.
@@ -162,7 +163,7 @@ class Lane(Generic[T]):
 
     def __init__(self, queue: JobQueue[T], declared: Handler) -> None:
         check_handler(declared.function, transactional=declared.transactional)
-        self._queue = queue
+        self.declared_queue = queue
         self.mapping = queue.mapping
         self.status_key = queue.mapping.attributes["status"]
         self.handler = function = declared.function
@@ -178,7 +179,7 @@ class Lane(Generic[T]):
     @property
     def queue(self) -> JobQueue[T]:
         """The queue that jobs are claimed from."""
-        return self._queue
+        return self.declared_queue
 
     def outcome_of(self, returned: Any) -> Finished | NotDone:
         """Return the outcome of a job whose handler has returned something.

@@ -378,13 +378,8 @@ class Step(Lane[T]):
             ArgumentError: jobs would get stuck; the message tells what to write.
         """
         self._graph.check()
-        assert isinstance(self._queue, StepQueue)
-        return self._queue
-
-    @property
-    def declared_queue(self) -> Any:
-        """The same queue, while the workflow may still be declared."""
-        return self._queue
+        assert isinstance(self.declared_queue, StepQueue)
+        return self.declared_queue
 
     def check_branch(self, then: str) -> None:
         """Refuse a status that the step does not lead to.
