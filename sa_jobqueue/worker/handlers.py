@@ -313,9 +313,12 @@ class Attempt(JobContext):
         then, delete = branch_of(outcome), self._attempts.delete
         finish = partial(lane.complete, session, [fence], then, delete=delete, values=values)
         status = vars(job).get(lane.status_key, self._status)
-        is_changed = instance_state(job).deleted or status != self._status
-        # Then a finish would tell of a lost claim. We hold its lock: nobody else has changed it.
-        if is_changed or claims_lost_by(finish):
+        is_lost = instance_state(job).deleted or status != self._status
+        if is_lost:  # perhaps it has only moved on; a finish would tell of a lost claim
+            with writing(session, lane.mapping) as writer:
+                is_lost = not lock_claim(writer, lane.mapping, fence)
+        # We hold its lock: nobody else has changed it.
+        if is_lost or claims_lost_by(finish):
             raise _Over(ArgumentError(CHANGED))
         self._finished = outcome
         in_hand.may_be_finished = True  # the COMMIT follows
