@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 
 def process_name(host_length: int) -> str:
@@ -30,58 +31,11 @@ def function_name(function: Any) -> str:
     return name.rpartition("<locals>.")[2] if isinstance(name, str) else repr(function)
 
 
-R = TypeVar("R")
+class Flag:
+    """Set once from anywhere, and waited for; as threading.Event.
 
-
-class Flag(Protocol):
-    """Set once from anywhere, and waited for; as threading.Event."""
-
-    def set(self) -> None: ...
-    def is_set(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-
-class Lock(Protocol):
-    """Within ``with`` only we change anything; as threading.RLock."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
-
-
-class Condition(Protocol):
-    """Within ``with`` only we change anything, except during a wait; as threading.Condition."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
-    def wait(self, timeout: float | None = None) -> object: ...
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> object: ...
-    def notify(self, n: int = 1) -> None: ...
-    def notify_all(self) -> None: ...
-
-
-class Background(Protocol):
-    """Work that runs in the background; as threading.Thread."""
-
-    def join(self, timeout: float | None = None) -> None: ...
-
-
-class Runtime(Protocol):
-    """What a worker runs in: threads, or the tasks of an event loop.
-
-    ``start`` runs work in the background. ``run_blocking`` runs work that waits for a
-    synchronous driver, and returns its result. Several conditions may share a lock.
+    And a signal handler may set it while its own thread begins to wait.
     """
-
-    def flag(self) -> Flag: ...
-    def lock(self) -> Lock: ...
-    def condition(self, lock: Any = None) -> Condition: ...
-    def sleep(self, seconds: float) -> None: ...
-    def start(self, work: Callable[[], None], *, name: str) -> Background: ...
-    def run_blocking(self, work: Callable[[], R]) -> R: ...
-
-
-class _Flag:
-    """As threading.Event; a signal handler may set it while its own thread begins to wait."""
 
     def __init__(self) -> None:
         self._set = False
@@ -103,38 +57,65 @@ class _Flag:
             return self._changed.wait_for(self.is_set, timeout)
 
 
-class Threads:
-    """The Runtime of threads."""
+class Lock(Protocol):
+    """Within ``with`` only we change anything; as threading.RLock."""
 
-    def flag(self) -> _Flag:
-        """Make a flag."""
-        return _Flag()
-
-    def lock(self) -> Lock:
-        """Make a lock. A signal handler may take it in the thread that has it already."""
-        return threading.RLock()
-
-    def condition(self, lock: Any = None) -> threading.Condition:
-        """Make a condition, of that lock if one is given."""
-        return threading.Condition(lock)
-
-    def sleep(self, seconds: float) -> None:
-        """Block this thread for so many seconds."""
-        time.sleep(seconds)
-
-    def start(self, work: Callable[[], None], *, name: str) -> threading.Thread:
-        """Start a thread, which ends with the process; it sees our context variables."""
-        context = copy_context()
-        thread = threading.Thread(target=context.run, args=(work,), name=name, daemon=True)
-        thread.start()
-        return thread
-
-    def run_blocking(self, work: Callable[[], R]) -> R:
-        """Run the work in this thread."""
-        return work()
+    def __enter__(self) -> object: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
 
 
-THREADS = Threads()
+class Condition(Lock, Protocol):
+    """Within ``with`` only we change anything, except during a wait; as threading.Condition."""
+
+    def wait(self, timeout: float | None = None) -> object: ...
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> object: ...
+    def notify(self, n: int = 1) -> None: ...
+    def notify_all(self) -> None: ...
+
+
+class Background(Protocol):
+    """Work that runs in the background; as threading.Thread."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a worker runs in: threads, or the tasks of an event loop.
+
+    Attributes:
+        flag: makes a flag.
+        lock: makes a lock; a signal handler may take it in the thread that has it already.
+        condition: makes a condition, of that lock if one is given; several may share it.
+        sleep: waits for so many seconds.
+        start: runs work in the background, in a thread or a task of this `name`.
+        run_blocking: runs work that waits for a synchronous driver, and returns its result.
+    """
+
+    flag: Callable[[], Flag]
+    lock: Callable[[], Lock]
+    condition: Callable[..., Condition]
+    sleep: Callable[[float], None]
+    start: Callable[..., Background]
+    run_blocking: Callable[[Callable[[], Any]], Any]
+
+
+def _start_thread(work: Callable[[], None], *, name: str) -> threading.Thread:
+    """Start a thread, which ends with the process; it sees our context variables."""
+    context = copy_context()
+    thread = threading.Thread(target=context.run, args=(work,), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+THREADS = Runtime(
+    flag=Flag,
+    lock=threading.RLock,
+    condition=threading.Condition,
+    sleep=time.sleep,
+    start=_start_thread,
+    run_blocking=lambda work: work(),
+)
 
 
 #: The signals that ask a command to stop.

@@ -149,6 +149,14 @@ def pytest_collection() -> Generator[None]:
         gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Keep the garbage collector from looking again at what the tests of a module have left."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 # Servers, for the whole run
 
 

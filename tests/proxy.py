@@ -24,20 +24,33 @@ class Proxy:
             proxy.go_silent()       # as if the power had gone: nobody says farewell
 
     Args:
+        at: the address that clients connect to.
         to: says for each connection to which port of the server's host it leads; None: the client
             is turned away.
+        forgets: seconds after which the server sees the end of a client that was silent; None:
+            never.
     """
 
     def __init__(
-        self, url: URL, *, port: int = 0, to: Callable[[], int | None] | None = None
+        self,
+        url: URL,
+        *,
+        at: str = "127.0.0.1",
+        port: int = 0,
+        to: Callable[[], int | None] | None = None,
+        forgets: float | None = None,
     ) -> None:
         self._host = url.host or "localhost"
         server = url.port or STANDARD_PORTS[url.get_backend_name()]
         self._to = to or (lambda: server)
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener = socket.create_server((at, port))
+        self._forgets = forgets
         self._sockets = [self._listener]
+        self._clients: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._silent = threading.Event()  # for the connections that are there
+        self._flows = threading.Event()
+        self._flows.set()
         self._over = threading.Event()
         host, port = self._listener.getsockname()
         self.url = url.set(host=host, port=port)
@@ -51,9 +64,18 @@ class Proxy:
         """Forward new connections again; those that are there stay silent."""
         self._silent = threading.Event()
 
+    def hold(self) -> None:
+        """Forward nothing until :meth:`release`; what comes meanwhile arrives then."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        """Forward what was held."""
+        self._flows.set()
+
     def close(self) -> None:
         """Close everything."""
         self._over.set()
+        self._flows.set()
         for opened in self._sockets:
             end(opened)
             opened.close()
@@ -81,23 +103,29 @@ class Proxy:
                 return
             with socket.create_connection((self._host, port)) as server:
                 self._sockets += [client, server]
+                self._clients.add(client)
+                if self._over.is_set():  # its sockets may not have been seen
+                    return
                 answers = self._start(self._forward, server, client)
                 self._forward(client, server)
                 answers.join()
 
     def _is_client(self, source: socket.socket) -> bool:
         """Tell whether a client is at the other end of a connection."""
-        return bool(source.getsockname() == self._listener.getsockname())
+        return source in self._clients
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        silent = self._silent
+        silent, from_client = self._silent, self._is_client(source)
         with suppress(OSError):
             while data := source.recv(65536):
-                if silent.is_set():
-                    break
-                sink.sendall(data)
+                self._flows.wait()
+                if not silent.is_set():
+                    sink.sendall(data)
+        self._flows.wait()
         if silent.is_set():
-            self._over.wait()
+            if not from_client:
+                return  # the client learns nothing
+            self._over.wait(self._forgets)
         end(sink)
 
     def _start(self, work: Callable[..., None], *arguments: socket.socket) -> threading.Thread:

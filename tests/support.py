@@ -56,16 +56,6 @@ _monotonic = time.monotonic
 #: Seconds that a statement waits for another's lock before it fails.
 LOCK_WAIT = 10
 
-CONNECT: dict[str, dict[str, Any]] = {
-    "sqlite": {"timeout": LOCK_WAIT},
-    # Tests check who gets which row, not what a power cut leaves.
-    "postgresql": {"options": f"-c lock_timeout={LOCK_WAIT}s -c synchronous_commit=off"},
-    "mysql": {
-        "init_command": f"SET innodb_lock_wait_timeout={LOCK_WAIT}, lock_wait_timeout={LOCK_WAIT}"
-    },
-}
-CONNECT["mariadb"] = CONNECT["mysql"]
-
 #: Connect without TLS. PyMySQL reads all certificates of the machine for each connection with TLS:
 #: 25 ms of a test's 40.
 PLAIN: dict[str, dict[str, Any]] = {
@@ -76,26 +66,38 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
-#: Connect so that a COMMIT waits for the disk of a server that does.
-DURABLE = {**CONNECT, "postgresql": {"options": f"-c lock_timeout={LOCK_WAIT}s"}}
-
-
 def make_engine(
-    url: URL | str, *, tls: bool = False, durable: bool = False, **options: Any
+    url: URL | str,
+    *,
+    tls: bool = False,
+    durable: bool = False,
+    lock_wait: int = LOCK_WAIT,
+    **options: Any,
 ) -> Engine:
     """Create an engine whose statements wait for locks, but not for long.
 
     Args:
         tls: connect as the driver does by default, which is with TLS if the server offers it.
         durable: a server that crashes has what was committed.
+        lock_wait: seconds.
     """
     url = make_url(url)
     alias = url.get_backend_name()
     plain = {} if tls or _names_tls(url) else PLAIN[alias]
-    connect = (DURABLE if durable else CONNECT)[alias]
+    connect = _waiting(alias, lock_wait, durable=durable)
     begin = AUTOCOMMIT_OFF if alias == "sqlite" and SQLITE["begin"] == "autocommit" else {}
     engine = create_engine(url, connect_args={**connect, **plain, **begin}, **options)
     return with_begin(engine) if alias == "sqlite" and SQLITE["begin"] == "listener" else engine
+
+
+def _waiting(alias: str, seconds: int, *, durable: bool) -> dict[str, Any]:
+    if alias == "sqlite":
+        return {"timeout": seconds}
+    if alias == "postgresql":
+        # Tests check who gets which row, not what a power cut leaves.
+        commits = "" if durable else " -c synchronous_commit=off"
+        return {"options": f"-c lock_timeout={seconds}s{commits}"}
+    return {"init_command": f"SET innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}"}
 
 
 #: Who begins the transactions of SQLite in this run, as --sqlite-begin says; else the driver.

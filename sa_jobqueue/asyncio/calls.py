@@ -7,13 +7,12 @@ SQLAlchemy's does behind an AsyncSession. While it waits, the event loop goes on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import nullcontext, suppress
 from contextvars import Context
-from datetime import timedelta
 from inspect import isawaitable
 from types import CoroutineType, coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
@@ -21,18 +20,10 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..ages import duration_text
 from ..errors import ArgumentError, HandlerTimeout
-from ..process import function_name
-from ..worker import Lane
-from ..worker.handlers import Calls
-from ..worker.in_hand import InHand
-from ..worker.lanes import is_plain
+from ..process import Flag, Runtime, function_name
+from ..worker.handlers import GIVEN, Calls
+from ..worker.lanes import Lane
 from ..worker.transactions import Stopped
-
-R = TypeVar("R")
-
-
-#: Where a session inside of an AsyncSession keeps that, for a transactional handler.
-_ASYNC_SESSION = "sa_jobqueue.async_session"
 
 
 class SyncSessions(sessionmaker[Any]):
@@ -44,28 +35,30 @@ class SyncSessions(sessionmaker[Any]):
 
     def __call__(self, **options: Any) -> Any:
         opened = self._maker(**options)
-        opened.sync_session.info[_ASYNC_SESSION] = opened
+        opened.sync_session.info[GIVEN] = opened
         return opened.sync_session
 
 
 class AwaitedCalls(Calls):
-    """Await handlers, and cancel them where they take too long."""
+    """Await handlers, and cancel them where they take too long.
+
+    Attributes:
+        caller: the task that awaits the run, once it does: who cancels it cancels the run.
+    """
 
     keeps_timeouts = True
+    caller: asyncio.Task[Any] | None = None
 
     def __init__(self, engine: Any, open_session: Callable[[], Session] | None) -> None:
-        if open_session is None:
-            open_session = SyncSessions(async_sessionmaker(AsyncEngine(engine)))
-        super().__init__(engine, open_session)
+        opened = open_session or SyncSessions(async_sessionmaker(AsyncEngine(engine)))
+        super().__init__(engine, opened)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._interrupted = False
-        self._caller: asyncio.Task[Any] | None = None
-        self._cancelled_before = 0
 
     def note_caller(self) -> None:
-        """Note the task that awaits the run: whoever cancels it cancels the run."""
-        self._caller = asyncio.current_task()
-        self._cancelled_before = 0 if self._caller is None else self._caller.cancelling()
+        """Note the task that awaits the run."""
+        self.caller = asyncio.current_task()
+        self._cancelled_before = 0 if self.caller is None else self.caller.cancelling()
 
     def check(self, lanes: Sequence[Lane[Any]]) -> None:
         """Refuse plain functions; of other handlers only a call tells what they return.
@@ -74,24 +67,15 @@ class AwaitedCalls(Calls):
             ArgumentError: it names the handler.
         """
         for lane in lanes:
-            if lane.transactional and not lane.is_async:
+            if lane.is_plain or (lane.transactional and not lane.is_async):
                 raise ArgumentError(
-                    f"{function_name(lane.handler)} is transactional, and an AsyncWorker gives "
-                    "it an AsyncSession: make it async def, or use a Worker on a synchronous engine"
-                )
-            if is_plain(lane.handler):
-                raise ArgumentError(
-                    f"{function_name(lane.handler)} is a plain function, and an AsyncWorker awaits "
+                    f"{function_name(lane.handler)} is not async def, and an AsyncWorker awaits "
                     "its handlers: make it async def, or use a Worker on a synchronous engine"
                 )
 
-    def call(self, in_hand: InHand[Any], context: Context) -> Any:
-        """Await the handler with the job, and return what it returns."""
-        return await_only(self.awaited(in_hand.lane, context, in_hand.job))
-
-    def call_in(self, session: Session, in_hand: InHand[Any], context: Context, job: Any) -> Any:
-        """Await a transactional handler with the job in that session."""
-        return await_only(self.awaited(in_hand.lane, context, session.info[_ASYNC_SESSION], job))
+    def call(self, lane: Lane[Any], context: Context, *arguments: Any) -> Any:
+        """Await a handler, and return the outcome of its job."""
+        return await_only(self.awaited(lane, context, *arguments))
 
     def interrupt(self) -> bool:
         """Cancel all handlers that run, and those that are about to."""
@@ -102,65 +86,58 @@ class AwaitedCalls(Calls):
 
     def was_interrupted(self, error: BaseException) -> bool:
         """Tell whether we, and not the handler, have ended an attempt: then it is none."""
-        if isinstance(error, asyncio.CancelledError):
-            return self._interrupted or self._run_is_cancelled
-        return isinstance(error, Stopped)
+        cancelled = isinstance(error, asyncio.CancelledError) and self._interrupted
+        return cancelled or super().was_interrupted(error) or self.ends_at_once(error)
 
     def ends_at_once(self, error: BaseException) -> bool:
-        """Tell whether the run itself was cancelled, for the second time."""
-        return isinstance(error, asyncio.CancelledError) and self._run_is_cancelled
-
-    @property
-    def _run_is_cancelled(self) -> bool:
-        """Whether the task that awaits the run was cancelled.
+        """Tell whether an error comes of a cancellation of the run itself.
 
         A handler may cancel the task that it runs in, which says nothing of the run. At its end,
-        asyncio.run() cancels all tasks before the first of them notices.
+        asyncio.run() cancels all tasks before the first of them notices. The supervisor gets the
+        second cancellation only.
         """
-        caller = self._caller
-        return caller is not None and caller.cancelling() > self._cancelled_before
+        caller = self.caller
+        is_cancelled = caller is not None and caller.cancelling() > self._cancelled_before
+        return is_cancelled and isinstance(error, asyncio.CancelledError)
 
     async def awaited(self, lane: Lane[Any], context: Context, *arguments: Any) -> Any:
-        """Await the handler of a lane.
+        """Await the handler of a lane, and return the outcome of its job.
 
         Raises:
             Stopped: the worker interrupts its handlers.
-            ArgumentError: what the handler has returned cannot be awaited.
+            ArgumentError: what the handler has returned cannot be awaited, or is no outcome.
             BaseException: what the handler raised.
         """
         if self._interrupted:
             raise Stopped
         called = context.run(lane.handler, *arguments)
-        if not isinstance(called, CoroutineType):
-            called = _coroutine_of(called, lane)
-        if lane.timeout is not None:
-            called = _within(lane.timeout, called)
+        if lane.timeout is not None or not isinstance(called, CoroutineType):
+            called = _within_time(lane, called)
         task = asyncio.current_task()
         assert task is not None
         cancelled_before = task.cancelling()
         self._tasks.add(task)
         try:
-            return await in_context(called, context)
+            returned = await in_context(called, context)
         except asyncio.CancelledError as cancelled:
             if self.was_interrupted(cancelled):
                 raise
             raise RuntimeError("the handler was cancelled, and its worker was not") from cancelled
         finally:
             self._tasks.discard(task)
-            if task is not self._caller and task.cancelling() > cancelled_before:
-                await _uncancelled(task, cancelled_before)
+            if task is not self.caller and task.cancelling() > cancelled_before:
+                # The handler was cancelled, or has cancelled the task, which goes on.
+                while task.uncancel() > cancelled_before:
+                    pass
+                with suppress(asyncio.CancelledError):  # it may have ended before that came
+                    await asyncio.sleep(0)
+        return None if returned is None else lane.outcome_of(returned)
 
 
-async def _uncancelled(task: asyncio.Task[Any], before: int) -> None:
-    """Forget that the handler of a task was cancelled, or has cancelled the task: it goes on."""
-    while task.cancelling() > before:
-        task.uncancel()
-    with suppress(asyncio.CancelledError):  # the handler may have ended before it came
-        await asyncio.sleep(0)
+async def _within_time(lane: Lane[Any], called: Any) -> Any:
+    """Await what a handler has returned, and cancel it at its timeout.
 
-
-def _coroutine_of(called: Any, lane: Lane[Any]) -> Coroutine[Any, Any, Any]:
-    """Return a coroutine that awaits what a handler has returned.
+    It has failed then, whatever it returns.
 
     Raises:
         ArgumentError: it cannot be awaited.
@@ -168,34 +145,19 @@ def _coroutine_of(called: Any, lane: Lane[Any]) -> Coroutine[Any, Any, Any]:
     if not isawaitable(called):
         name = function_name(lane.handler)
         raise ArgumentError(f"an AsyncWorker awaits its handlers: make {name} async def")
-    return _awaited(called)
-
-
-async def caught(awaited: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """Await a worker; return what it returned, and what it raised to end the process.
-
-    A task that raises SystemExit or KeyboardInterrupt ends the event loop at once: the worker
-    could not finish its jobs any more.
-    """
-    try:
-        return await awaited, None
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        return None, error
-
-
-async def _within(timeout: timedelta, called: Awaitable[Any]) -> Any:
-    """Await a handler, and cancel it at its timeout; it has failed then, whatever it returns."""
-    limit = asyncio.timeout(timeout.total_seconds())
-    late = HandlerTimeout(f"the handler did not end within {duration_text(timeout)}")
+    if lane.timeout is None:
+        return await called
+    limit = asyncio.timeout(lane.timeout.total_seconds())
     try:
         async with limit:
             returned = await called
+        if limit.expired():  # it has caught its CancelledError
+            raise TimeoutError
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise late from error
-    if limit.expired():  # it has caught its CancelledError
-        raise late
+        late = f"the handler did not end within {duration_text(lane.timeout)}"
+        raise HandlerTimeout(late) from error
     return returned
 
 
@@ -216,17 +178,10 @@ def in_context(steps: Coroutine[Any, Any, Any], context: Context) -> Generator[A
         return ended.value
 
 
-async def _awaited(awaited: Awaitable[Any]) -> Any:
-    return await awaited
+class AwaitedFlag(Flag):
+    """A flag that tasks wait for, and that other threads and signal handlers may set, too."""
 
-
-class Flag:
-    """A flag that other threads and signal handlers may set, too."""
-
-    def __init__(self) -> None:
-        self._set = False
-        self._noticed = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def set(self) -> None:
         """Set the flag, for good."""
@@ -234,64 +189,44 @@ class Flag:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._noticed.set)
 
-    def is_set(self) -> bool:
-        """Tell whether the flag is set."""
-        return self._set
-
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the flag is set, at most so many seconds; tell whether it is."""
         # An Event belongs to one loop, and a worker may run in several, one after the other.
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._noticed = loop, asyncio.Event()
+            self._noticed, self._loop = asyncio.Event(), loop
         if not self._set:
             await_only(_at_most(timeout, self._noticed.wait()))
         return self._set
 
 
-class Lock:
-    """Keeps no task out: no other task runs until this one waits."""
+class Condition(nullcontext[None]):
+    """A condition among the tasks of one loop; no lock, since a task runs alone until it waits."""
 
-    def __enter__(self) -> None:
-        """Do nothing: no other task runs anyhow."""
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: other tasks run when this one waits."""
-
-
-class Condition(Lock):
-    """A condition among the tasks of one loop."""
-
-    def __init__(self) -> None:
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__()
         self._notice = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for a notice, at most so many seconds."""
-        self._loop = asyncio.get_running_loop()
         await_only(_at_most(timeout, self._notice.wait()))
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> None:
         """Wait for a notice that makes the predicate true, at most so many seconds."""
-        self._loop = asyncio.get_running_loop()
         await_only(_at_most(timeout, self._noticed(predicate)))
+
+    async def _noticed(self, predicate: Callable[[], bool]) -> None:
+        while not predicate():
+            await self._notice.wait()
 
     def notify(self, n: int = 1) -> None:
         """Wake all who wait: they look again, and cost little."""
         self.notify_all()
 
     def notify_all(self) -> None:
-        """Wake all who wait; other threads may call it, too."""
-        if self._loop is not None and not _runs(self._loop):
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.notify_all)
-            return
+        """Wake all who wait."""
         self._notice.set()
         self._notice = asyncio.Event()
-
-    async def _noticed(self, predicate: Callable[[], bool]) -> None:
-        while not predicate():
-            await self._notice.wait()
 
 
 class Background:
@@ -302,49 +237,10 @@ class Background:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, at most so many seconds; then cancel it."""
-        await_only(self._joined(timeout))
-
-    async def _joined(self, timeout: float | None) -> None:
         try:
-            await asyncio.wait({self._task}, timeout=timeout)
+            await_only(asyncio.wait({self._task}, timeout=timeout))
         finally:
             self._task.cancel()
-
-
-class Tasks:
-    """The Runtime of an event loop's tasks."""
-
-    def flag(self) -> Flag:
-        """Make a flag."""
-        return Flag()
-
-    def lock(self) -> Lock:
-        """Make a lock."""
-        return Lock()
-
-    def condition(self, lock: Any = None) -> Condition:
-        """Make a condition."""
-        return Condition()
-
-    def sleep(self, seconds: float) -> None:
-        """Let other tasks run for so many seconds."""
-        await_only(asyncio.sleep(seconds))
-
-    def start(self, work: Callable[[], None], *, name: str) -> Background:
-        """Start a task."""
-        return Background(greenlet_spawn(work), name)
-
-    def run_blocking(self, work: Callable[[], R]) -> R:
-        """Run the work in a thread: a synchronous driver would block the loop."""
-        return await_only(asyncio.to_thread(work))
-
-
-def _runs(loop: asyncio.AbstractEventLoop) -> bool:
-    """Tell whether a loop runs in this thread."""
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:  # no loop runs here
-        return False
 
 
 async def _at_most(seconds: float | None, awaited: Coroutine[Any, Any, object]) -> None:
@@ -354,3 +250,15 @@ async def _at_most(seconds: float | None, awaited: Coroutine[Any, Any, object]) 
             await awaited
     except TimeoutError:
         pass
+
+
+#: The Runtime of an event loop's tasks. Its locks keep no task out: no other task runs until this
+#: one waits.
+TASKS = Runtime(
+    flag=AwaitedFlag,
+    lock=nullcontext,
+    condition=Condition,
+    sleep=lambda seconds: await_only(asyncio.sleep(seconds)),
+    start=lambda work, *, name: Background(greenlet_spawn(work), name),
+    run_blocking=lambda work: await_only(asyncio.to_thread(work)),
+)

@@ -6,7 +6,7 @@
 
     await AsyncWorker(async_engine, JobQueue(Email), send, limit=10, concurrency=10).run()
 
-It is :class:`sa_jobqueue.worker.Worker` itself, run in a greenlet: its transactions use
+It is a :class:`sa_jobqueue.worker.Worker` that is run in a greenlet: its transactions use
 the async driver, its pauses and its handlers are awaited, and its heartbeat is a
 task.
 
@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager
 from inspect import isawaitable
-from signal import Signals
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import Any, Unpack
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
-from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
@@ -36,25 +33,46 @@ from ..queue import JobQueue
 from ..worker import Done, Lane, Outcome, Worker, WorkerOptions
 from ..worker.connections import what_to_give
 from ..worker.crew import Crew
-from ..worker.handlers import leave_handler
+from ..worker.handlers import Attempt
 from ..worker.hands import Hands
-from ..worker.in_hand import InHand
 from ..worker.lanes import NotDone
-from .calls import AwaitedCalls, SyncSessions, Tasks, caught
+from ..worker.worker import T
+from .calls import TASKS, AwaitedCalls, SyncSessions
 from .calls import Background as BackgroundTask
 from .verbs import AsyncJobQueue
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as WithDefault
-
-    T = WithDefault("T", default=Any)
-else:
-    T = TypeVar("T")
 
 AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | NotDone | None]]
 
 
-class AsyncWorker(Generic[T]):
+class AwaitedCrew(Crew[T]):
+    """The tasks of one run. A task runs alone until it waits, so it needs no lock."""
+
+    def _start_slot(self, name: str) -> Background:
+        return BackgroundTask(self._await_in_slot(), name)
+
+    async def _await_in_slot(self) -> None:
+        """Do turns, and await handlers, until the run ends; as a slot in a thread does."""
+        hands, attempts, handled = self.hands, self.attempts, None
+        calls: Any = attempts.calls
+        while True:
+            if handled is not None:
+                hands.put_handled(handled)
+            while (step := hands.next_step()) is None:
+                if hands.ended:
+                    return
+                await greenlet_spawn(hands.wait_in_slot)
+            if isinstance(step, tuple) or step.lost or step.lane.transactional:
+                handled = await greenlet_spawn(self._do, step)
+                continue
+            handled = step
+            try:
+                with Attempt(attempts, step) as attempt:
+                    attempt.outcome = await calls.awaited(step.lane, attempt.context, step.job)
+            except BaseException as error:
+                handled = self._end_by(error, step)
+
+
+class AsyncWorker(Worker[T]):
     """A loop over one queue or several, or over steps of a workflow; its handlers are awaited.
 
     The arguments are those of :class:`sa_jobqueue.worker.Worker`, with these differences:
@@ -76,6 +94,11 @@ class AsyncWorker(Generic[T]):
             function, two queues with the same jobs, or a strategy whose claims write nothing.
     """
 
+    _runtime = TASKS
+    _crew_kind = AwaitedCrew
+    _calls_kind = AwaitedCalls
+    _calls: AwaitedCalls
+
     def __init__(
         self,
         engine: AsyncEngine | async_sessionmaker[Any],
@@ -94,7 +117,7 @@ class AsyncWorker(Generic[T]):
                 f"an AsyncWorker needs an AsyncEngine, or an async_sessionmaker, not {engine!r}: "
                 f"{what_to_give(engine, 'async_') or 'for a synchronous engine use Worker'}"
             )
-        self._worker = _GreenWorker(
+        super().__init__(
             engine.sync_engine if isinstance(engine, AsyncEngine) else SyncSessions(engine),
             sync_queues(queue),
             handler,  # type: ignore[arg-type]  # it is awaited
@@ -102,13 +125,9 @@ class AsyncWorker(Generic[T]):
             on_outcome=_in_greenlet(on_outcome),
             **options,
         )
+        self.engine = AsyncEngine(self._engine)
 
-    @property
-    def engine(self) -> AsyncEngine:
-        """The engine that its connections are opened on."""
-        return AsyncEngine(self._worker.engine)
-
-    async def run(self) -> None:
+    async def run(self) -> None:  # type: ignore[override]  # what waits is awaited
         """Work until stopped, or, with `drain`, until the queue is empty.
 
         When the run is cancelled, it cancels its handlers, finishes the handled jobs
@@ -119,132 +138,52 @@ class AsyncWorker(Generic[T]):
                 engine's pool for transactional handlers; or the worker runs already.
             Exception: what the database still refused after five minutes (PATIENCE).
         """
-        self._worker.note_caller()
-        work = caught(greenlet_spawn(self._worker.run))
+        self._calls.note_caller()
+        work = _caught(greenlet_spawn(super().run))
         running = asyncio.create_task(work, name="sa_jobqueue worker")
         try:
-            _, error = await asyncio.shield(running)
+            error = await asyncio.shield(running)
         except asyncio.CancelledError:
-            self._worker.stop_and_cancel()
+            self.stop()
+            self._calls.interrupt()
             await running
             raise
         if error is not None:
             raise error
 
-    async def check_database(self, check: Callable[[Connection], None]) -> bool:
+    async def check_database(  # type: ignore[override]  # as above
+        self, check: Callable[[Connection], None]
+    ) -> bool:
         """Call `check`, a plain function, with a connection, before :meth:`run`.
 
         As :meth:`sa_jobqueue.worker.Worker.check_database`.
         """
-        return await greenlet_spawn(self._worker.check_database, check)
+        return await greenlet_spawn(super().check_database, check)
 
-    def stop(self) -> None:
-        """Have :meth:`run` finish the running jobs, release the rest, and return.
-
-        Safe to call from a signal handler or another thread.
-        """
-        self._worker.stop()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether :meth:`stop` was called."""
-        return self._worker.stopping
-
-    @property
-    def stuck(self) -> str | None:
-        """The call to the database that neither returns nor can be ended, or None."""
-        return self._worker.stuck
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the worker cannot claim now, or None if its last turn has succeeded."""
-        return self._worker.trouble
-
-    def stopping_on_signals(self, *signals: Signals) -> AbstractContextManager[None]:
-        """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
-        return self._worker.stopping_on_signals(*signals)
+    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
+        loop = None if self._calls.caller is None else self._calls.caller.get_loop()
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(super()._notify, look)
 
 
 def sync_queues(queue: Any) -> Any:
     """Return what a Worker takes for one queue or several."""
-    if isinstance(queue, AsyncJobQueue):
-        return queue.sync_queue
     if isinstance(queue, Iterable) and not isinstance(queue, str | type):
         return [sync_queues(each) for each in queue]
-    return queue
+    return queue.sync_queue if isinstance(queue, AsyncJobQueue) else queue
 
 
-class AwaitedCrew(Crew[T]):
-    """The tasks of one run. A task runs alone until it waits, so it needs no lock."""
+async def _caught(awaited: Awaitable[None]) -> BaseException | None:
+    """Await a worker; return what it raised to end the process.
 
-    def _start_slot(self, name: str) -> Background:
-        return BackgroundTask(self._await_in_slot(), name)
-
-    async def _await_in_slot(self) -> None:
-        """Do turns, and await handlers, until the run ends; as a slot in a thread does."""
-        hands, handled = self.hands, None
-        while True:
-            if handled is not None:
-                hands.put_handled(handled)
-            while (step := hands.next_step()) is None:
-                if hands.ended:
-                    return
-                await greenlet_spawn(hands.wait_in_slot)
-            if isinstance(step, tuple) or step.lost or step.lane.transactional:
-                handled = await greenlet_spawn(self._do, step)
-                continue
-            handled = step
-            try:
-                await self._attempt(step)
-            except BaseException as error:
-                handled = self._end_by(error, step)
-
-    async def _attempt(self, in_hand: InHand[T]) -> None:
-        """Await the handler of a job, and note the outcome; as Attempts.make() does."""
-        attempts, lane = self.attempts, in_hand.lane
-        assert isinstance(attempts.calls, AwaitedCalls)
-        try:
-            context = attempts.begin(in_hand)
-            before = attempts.before_handler(in_hand)
-            try:
-                returned = await attempts.calls.awaited(lane, context, in_hand.job)
-            finally:
-                leave_handler(in_hand, before)
-            outcome = None if returned is None else lane.outcome_of(returned)
-        except BaseException as raised:
-            attempts.note_error(in_hand, raised)
-        else:
-            attempts.note_outcome(in_hand, outcome)
-
-
-class _GreenWorker(Worker[T]):
-    """The worker in a greenlet: it waits and calls handlers in its own way."""
-
-    _runtime = Tasks()
-    _crew_kind = AwaitedCrew
-    _calls: AwaitedCalls
-    _event_loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self) -> None:
-        """Work in the event loop that runs."""
-        self._event_loop = asyncio.get_running_loop()
-        super().run()
-
-    def note_caller(self) -> None:
-        """Note the task that awaits the run."""
-        self._calls.note_caller()
-
-    def stop_and_cancel(self) -> None:
-        """Stop, and cancel the handlers: their jobs are released."""
-        self.stop()
-        self._calls.interrupt()
-
-    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
-        if self._event_loop is not None and not self._event_loop.is_closed():
-            self._event_loop.call_soon_threadsafe(super()._notify, look)
-
-    def _calls_of(self, engine: Any, open_session: Callable[[], Session] | None) -> AwaitedCalls:
-        return AwaitedCalls(engine, open_session)
+    A task that raises SystemExit or KeyboardInterrupt ends the event loop at once: the worker
+    could not finish its jobs any more.
+    """
+    try:
+        await awaited
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        return error
+    return None
 
 
 def _in_greenlet(callback: Callable[..., Awaitable[None] | None] | None) -> Any:

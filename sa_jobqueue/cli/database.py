@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from ..dialects import assume_locks, database_of, database_of_dialect
 from ..doctor.checks import missing_columns
+from ..sessions.deadlines import Deadlines
 from .printing import in_one_line
 from .targets import load_target
 
@@ -28,6 +30,9 @@ URLS = (
     "postgresql+psycopg2://user:password@host/name, mysql+pymysql://.., mariadb+pymysql://.. or "
     "sqlite:///FILE"
 )
+
+#: How long a command waits for the network when it ends: asyncpg waits for an answer.
+FAREWELL = timedelta(seconds=5)
 
 #: How long an SQLite connection waits for another writer, in seconds.
 BUSY_TIMEOUT = 30.0
@@ -102,7 +107,8 @@ class Database:
             try:
                 return work(source, engine)
             finally:
-                engine.dispose()
+                with Deadlines(engine, FAREWELL):
+                    engine.dispose()
 
         if not engine.dialect.is_async:
             return disposing()

@@ -13,8 +13,10 @@ connection that broke, and SQLAlchemy replaces the pool's connections. On SQLite
 statement. The thread acts only while the call is under way, never on a connection that is back in
 the pool.
 
-The calls are those of the engine's dialect, which are all that SQLAlchemy sends. What a driver is
-asked directly, and the connections of ``create_engine(creator=)``, have no deadline.
+The calls are those of the engine's dialect, which are all that SQLAlchemy sends. Otherwise, what a
+driver is asked directly has no deadline. Only a new connection has one until its first call: the
+listeners of "connect", SQLAlchemy's own among them, ask the driver. The connections of
+``create_engine(creator=)`` have none before their first call.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Dialect
@@ -47,6 +49,7 @@ R = TypeVar("R")
 #: What a dialect sends over a connection, with how to find the connection among its arguments.
 _OF_CURSOR = ("do_execute", "do_executemany", "do_execute_no_params")
 _OF_CONNECTION = (
+    "do_close",  # asyncpg waits for a farewell
     "do_commit",
     "do_ping",
     "do_rollback",
@@ -69,7 +72,7 @@ class _Call:
 
     Attributes:
         dialect: who calls: a session may use several engines.
-        driver: its connection.
+        driver: returns its connection; None: the connection is gone.
         began: by time.monotonic().
         socket: its file number and that file's identity, once the call has taken some time.
         is_seen: the watching thread has noted the socket.
@@ -78,7 +81,7 @@ class _Call:
     """
 
     dialect: Dialect
-    driver: Any
+    driver: Callable[[], Any]
     what: str
     began: float = field(default_factory=time.monotonic)
     socket: tuple[int, int, int] | None = None
@@ -106,6 +109,7 @@ class Deadlines:
         self._engine = engine
         self._give_up = give_up
         self._calls: set[_Call] = set()
+        self._new: dict[int, _Call] = {}  # by the identity of the driver's connection
         self._mutex = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread
@@ -137,14 +141,16 @@ class Deadlines:
     def stuck(self) -> str | None:
         """What a call does that its deadline could not free; None: there is no such call."""
         late = time.monotonic() - 2 * self.longest.total_seconds()
-        with self._mutex:
-            return next((call.what for call in self._calls if call.began < late), None)
+        return next((call.what for call in list(self._calls) if call.began < late), None)
 
     def call(self, dialect: Dialect, connection: Any, what: str, work: Callable[[], R]) -> R:
         """Call `work`, which uses that connection, and watch it meanwhile."""
-        call = _Call(dialect, dialect.get_driver_connection(connection), what)
-        with self._mutex:
-            self._calls.add(call)
+        call = _Call(dialect, partial(dialect.get_driver_connection, connection), what)
+        if self._new:
+            with self._mutex:
+                if (new := self._new.pop(id(call.driver()), None)) is not None:
+                    new.is_over = True
+        self._calls.add(call)
         try:
             return work()
         except Exception as error:
@@ -152,9 +158,17 @@ class Deadlines:
                 error.add_note(LATE)
             raise
         finally:
-            with self._mutex:
-                call.is_over = True
-                self._calls.discard(call)
+            call.is_over = True
+            if call.is_seen:  # the watching thread may be about to cut it off
+                with self._mutex:
+                    pass
+            self._calls.discard(call)
+
+    def watch_new(self, dialect: Dialect, connection: Any) -> None:
+        """Watch a new connection until its first call."""
+        driver = dialect.get_driver_connection(connection)
+        with self._mutex:
+            self._new[id(driver)] = _Call(dialect, ref(driver), "the start of a connection")
 
     # -- the watching thread --------------------------------------------
 
@@ -167,20 +181,22 @@ class Deadlines:
                     self._see(call)
                 elif age >= longest and not call.was_cut:
                     self._cut(call)
-                elif age >= HOPELESS * longest:
+                elif age >= HOPELESS * longest and call in self._calls:
                     self._over.set()
                     self._give_up(call.what)
 
     def _slow(self, now: float) -> list[_Call]:
         """Return the calls that take longer than a tenth of a second."""
         with self._mutex:
-            return [call for call in self._calls if now - call.began > 0.1]
+            self._new = {key: new for key, new in self._new.items() if new.driver() is not None}
+            watched = (*self._calls, *self._new.values())
+        return [call for call in watched if now - call.began > 0.1]
 
     def _see(self, call: _Call) -> None:
         with self._mutex:
             call.is_seen = True
             if not call.is_over:
-                call.socket = _socket_of(call.driver)
+                call.socket = _socket_of(call.driver())
 
     def _cut(self, call: _Call) -> None:
         with self._mutex:
@@ -188,11 +204,11 @@ class Deadlines:
                 return
             call.was_cut = True
             database = database_of_dialect(call.dialect)
-            process = database.told_backend(call.driver)
+            process = database.told_backend(call.driver())
             if database.has_network:
                 _shut_down(call)
             else:
-                _interrupt(call.driver)
+                _interrupt(call.driver())
         log.warning(
             "%s has taken longer than %s; the worker closes its connection and tries again",
             call.what,
@@ -270,7 +286,12 @@ def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any)
         raise
 
 
-_WORDS = {"do_commit": "a COMMIT", "do_rollback": "a ROLLBACK", "do_ping": "a ping of the pool"}
+_WORDS = {
+    "do_close": "the close of a connection",
+    "do_commit": "a COMMIT",
+    "do_ping": "a ping of the pool",
+    "do_rollback": "a ROLLBACK",
+}
 
 
 def _call_on_connection(
@@ -297,10 +318,12 @@ def _connect(dialect: Dialect, connect: Callable[..., Any], *args: Any, **option
     longest = deadlines.longest.total_seconds()
     late: Any = dialect.loaded_dbapi
     try:
-        return _within(dialect, work, longest)
+        made = _within(dialect, work, longest)
     except TimeoutError as error:
         text = f"no connection was made within {duration_text(deadlines.longest)}"
         raise late.OperationalError(text) from error
+    deadlines.watch_new(dialect, made)
+    return made
 
 
 def _within(dialect: Dialect, work: Callable[[], Any], longest: float) -> Any:
@@ -357,6 +380,6 @@ def _interrupt(driver: Any) -> None:
 
 def _shut_down(call: _Call) -> None:
     """Shut the connection of a call down for both sides: the driver gets an error."""
-    if call.socket is not None and _socket_of(call.driver) == call.socket:
+    if call.socket is not None and _socket_of(call.driver()) == call.socket:
         with suppress(OSError), socket.fromfd(call.socket[0], -1, -1, -1) as handle:
             handle.shutdown(socket.SHUT_RDWR)

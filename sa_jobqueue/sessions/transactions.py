@@ -37,7 +37,7 @@ def run_in_transaction(
     open_session: Callable[[], Session] | None = None,
     mapper: Any = None,
     reads_first: bool = True,
-    prepare: Callable[[Connection], None] | None = None,
+    prepare: Callable[[Connection], object] | None = None,
 ) -> R:
     """Run `work` in a session, commit, and return its result.
 

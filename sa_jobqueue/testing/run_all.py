@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,7 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of
-from ..process import THREADS, Flag
+from ..process import THREADS
 from ..queue import JobQueue
 from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
@@ -119,7 +118,7 @@ def handle_all(
                             own.commit()
                     if in_hand.ended is Ended.LOST:
                         raise AssertionError(f"{fence!r} was taken away from run_all()")
-                    handled.append(HandledJob(in_hand.job, in_hand.known_outcome))
+                    handled.append(HandledJob(in_hand.job, in_hand.outcome))
                     if raising and isinstance(in_hand.outcome, Failed):
                         raise in_hand.outcome.error
         finally:
@@ -155,7 +154,7 @@ class _Joined(Transactions):
     """The transactions of handlers, as savepoints of a transaction; they are not run again."""
 
     def __init__(self, connection: Connection) -> None:
-        self.stopping: Flag = threading.Event()
+        self.stopping = THREADS.flag()
         super().__init__(connection.engine, THREADS, stopping=self.stopping)
 
     def run_in(

@@ -29,10 +29,9 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``handlers``      calls a handler, perhaps in a transaction that finishes its job
 ``turns``         a turn: one transaction that finishes, releases, claims
 ``passed_over``   rows that cannot be claimed hold up no other job
-``transactions``  transactions that are run again after temporary errors
+``transactions``  transactions that are run again after temporary errors; the owner
 ``connections``   what a worker can be given as its engine
-``owner``         the name that the worker claims under, and the heartbeat
-``chores``        reaps, and what else the supervisor does at intervals
+``chores``        renews claims, reaps, and what else is done at intervals
 ``control``       pauses, stop requests, and the worker's row
 ``scheduler``     inserts the jobs of schedules that are due
 ================  ==================================================================
@@ -43,8 +42,7 @@ from .chores import REAP_EVERY
 from .handlers import JobContext, job_context
 from .hands import LONGEST_POLL, SHORTEST_POLL
 from .lanes import Cancel, Done, Failed, Lane, Outcome, Release, Retry, lane_of
-from .owner import default_owner
-from .transactions import PATIENCE
+from .transactions import PATIENCE, default_owner
 from .worker import DEADLINE, GRACE, Worker, WorkerOptions
 
 __all__ = [

@@ -1,8 +1,17 @@
-"""Chores: what the supervisor of a worker does at intervals, beside its jobs.
+"""Chores: what a worker does at intervals, beside its jobs.
 
-It reaps the claims of dead owners, and expired claims. If the metadata has tables of control or of
-schedules, it loads their modules, and does their chores, too. A chore may fail: that is logged, and
-never ends the worker.
+The supervisor reaps the claims of dead owners, and expired claims. If the metadata has tables of
+control or of schedules, it loads their modules, and does their chores, too. A chore may fail: that
+is logged, and never ends the worker.
+
+The job of a long handler, and a job that waits behind others, keep their claims beyond the lease.
+Three times in a lease, a thread renews the claims in hand: the heartbeat. It opens a new connection
+for each renewal, and renews by fences: the entities belong to the handlers. An AsyncWorker's
+heartbeat is a task.
+
+A renewal does not wait for locked rows: it would hold up all other claims. A transactional handler
+or the application may lock a row for long. Nobody reaps a claim whose row is locked: the lock
+replaces the lease. The claim is renewed when the row is free again.
 """
 
 from __future__ import annotations
@@ -12,23 +21,43 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
+from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import Session
 
+from ..dialects import is_refusal, is_transient
 from ..dialects.connections import driver_errors
 from ..errors import MissingTable
-from ..model.keys import CONTROL, SCHEDULES, beside
-from ..queue import JobQueue
-from ..verbs.reap import Reaped, ReapReason
+from ..fence.token import Fence
+from ..model.keys import CONTROL, SCHEDULES
+from ..sessions.transactions import connected_outside_pool, run_in_transaction
+from ..verbs.reap import ReapReason
 from .hands import Hands, Loop
-from .lanes import Lane
+from .in_hand import InHand, lock_free_rows, log_lost
+from .lanes import NOT_YET, Lane, claims_lost_by
 from .transactions import Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
+
+#: The pause between two reaps of a worker, give or take a fifth.
+REAP_EVERY = timedelta(seconds=10)
+
+#: Renewals in one lease: two of them may fail.
+BEATS_PER_LEASE = 3
+
+#: The pause before a reap that would reap our own claims; the longest pause before a failed renewal
+#: is tried again.
+SOON = timedelta(seconds=1)
+
+#: How long a finish waits for a renewal that is under way, in seconds: a renewal that hangs must
+#: not block the finish for ever.
+LONGEST_RENEWAL = 30.0
 
 
 class Chore(Protocol):
@@ -44,167 +73,230 @@ class Chore(Protocol):
     def run(self) -> None: ...
 
 
-#: Loaded by the first call of every(): without it nobody declares schedules.
-_DECLARED = "sa_jobqueue.schedules.declared"
-
-
-@contextmanager
 def chores_beside(
-    loop: Loop[Any],
-    *,
-    hands: Hands[Any],
-    transactions: Transactions,
-    stuck: Callable[[], str | None],
-    wake: Callable[[], None],
-) -> Iterator[list[Chore]]:
+    stack: ExitStack, loop: Loop[Any], hands: Hands[Any], stuck: Callable[[], str | None]
+) -> list[Chore]:
     """Give a run the chores of the tables in the metadata of its queues.
 
     Args:
+        stack: ends the chores with the run.
         stuck: returns what a call does that its deadline could not end; None: there is no such.
-        wake: makes the worker claim at once, unless it has an interval.
     """
-    lanes, chores = loop.turns.lanes, list[Chore]()
-    with ExitStack() as stack:
-        for tables, of_lanes in _lanes_beside(lanes, CONTROL):
+    chores: list[Chore] = []
+    by_metadata: dict[MetaData, list[Lane[Any]]] = {}
+    for lane in loop.turns.lanes:
+        by_metadata.setdefault(lane.queue.mapping.table.metadata, []).append(lane)
+    # Loaded by the first call of every(): without it nobody declares schedules.
+    declared = sys.modules.get("sa_jobqueue.schedules.declared")
+    for metadata, lanes in by_metadata.items():
+        if (tables := metadata.info.get(CONTROL)) is not None:
             from .control import Control
 
-            control: Control[Any] = Control(
-                tables, of_lanes, loop, hands=hands, transactions=transactions, stuck=stuck
-            )
-            chores.append(stack.enter_context(control))
-        for schedules, of_lanes in _lanes_beside(lanes, SCHEDULES):
+            chores.append(stack.enter_context(Control(loop, hands, lanes, tables, stuck)))
+        if (schedules := metadata.info.get(SCHEDULES)) is not None:
             from .scheduler import Scheduler
 
-            queues = [lane.queue for lane in of_lanes]
-            chores.append(Scheduler(schedules, queues, transactions=transactions, wake=wake))
-        registry = sys.modules.get(_DECLARED)
-        for queue in [lane.queue for lane in lanes] if registry is not None else ():
-            assert registry is not None
-            if beside(queue.mapping, SCHEDULES) is None and registry.declared_for([queue]):
+            chores.append(Scheduler(loop, hands, lanes, schedules))
+            continue
+        for lane in lanes:
+            if declared and declared.declared_for([lane.queue]):
                 log.warning(
                     "%r declares schedules, but no worker runs them: make Schedules(metadata) with "
                     "the metadata of its table",
-                    queue,
+                    lane.queue,
                 )
-        yield chores
+    return chores
 
 
-def _lanes_beside(lanes: Sequence[Lane[Any]], what: str) -> list[tuple[Any, list[Lane[Any]]]]:
-    """Return the tables in the metadata of the lanes, each with its lanes; usually one."""
-    found: dict[int, tuple[Any, list[Lane[Any]]]] = {}
-    for lane in lanes:
-        known = beside(lane.queue.mapping, what)
-        if known is not None:
-            found.setdefault(id(known), (known, []))[1].append(lane)
-    return list(found.values())
-
-
-class Tries:
-    """Try the parts of a chore again and again; an error is logged when it comes, not each time.
+@dataclass(eq=False)
+class TriedChore:
+    """A chore whose parts are tried again and again: an error is logged when it comes, not always.
 
     Missing tables are logged once for all parts.
 
-    Args:
-        chore: what the worker goes on without while its tables are missing, for the log.
+    Attributes:
+        lanes: for whose queues it is done.
+        without: what the worker goes on without while its tables are missing, for the log.
+        due_at: when it is due, by time.monotonic().
     """
 
-    def __init__(self, transactions: Transactions, chore: str) -> None:
-        self._transactions = transactions
-        self._chore = chore
-        self._logged: set[str] = set()  # the parts whose error was logged
-        self._lacking: set[str] = set()  # the parts that have not found their table
+    loop: Loop[Any]
+    hands: Hands[Any]
+    lanes: Sequence[Lane[Any]]
 
-    def run(self, part: str, work: Callable[[], object]) -> bool:
+    without: ClassVar[str]
+    due_at = 0.0
+
+    def __post_init__(self) -> None:
+        self.queues = [lane.queue for lane in self.lanes]
+        self.transactions = self.loop.turns.transactions
+        self.engine = self.transactions.engine
+        self._logged: dict[str, type[Exception]] = {}  # the error of each part
+
+    def attempt(self, part: str, work: Callable[[], object]) -> bool:
         """Call `work`, which is named `part` in the log; tell whether it succeeded."""
         try:
             work()
         except MissingTable as error:  # it says the way out; a traceback adds nothing
-            if not self._lacking:
-                log.warning("the worker goes on without %s: %s", self._chore, error)
-            self._lacking.add(part)
+            if MissingTable not in self._logged.values():
+                log.warning("the worker goes on without %s: %s", self.without, error)
+            self._logged[part] = MissingTable
         except Exception as error:
-            self._note(part, error)
+            if self.transactions.is_temporary(error):
+                log.info("%s failed; the worker tries again: %s", part, cause_of(error))
+            elif self._logged.get(part) is not type(error):
+                self._logged[part] = type(error)
+                refused = any(driver_errors(error))
+                what = f"the database refuses {part}" if refused else f"{part} failed"
+                log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
         else:
-            self._logged.discard(part)
-            self._lacking.discard(part)
+            self._logged.pop(part, None)
             return True
         return False
 
-    def _note(self, part: str, error: Exception) -> None:
-        if self._transactions.is_temporary(error):
-            log.info("%s failed; the worker tries again: %s", part, cause_of(error))
-        elif part not in self._logged:
-            self._logged.add(part)
-            refused = any(driver_errors(error))
-            what = f"the database refuses {part}" if refused else f"{part} failed"
-            log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
+    def in_hand(self) -> list[InHand[Any]]:
+        """Return the jobs whose claims we have; if our lock was lost, under an older name."""
+        with self.hands as hands:
+            return [*hands.all, *self.loop.turns.aside]
 
 
-#: The pause between two reaps of a worker, give or take a fifth.
-REAP_EVERY = timedelta(seconds=10)
+@dataclass(eq=False)
+class Reaper(TriedChore):
+    """Reap in transactions of its own; each job gets the `ready` status of its queue.
 
-#: The pause before a reap that would reap our own claims.
-SOON = timedelta(seconds=1)
-
-
-class _OwnJobs(Exception):
-    """A reap has met jobs that the worker has in hand: it is rolled back."""
-
-
-class Reaper:
-    """Reap in transactions of its own.
-
-    Args:
-        queues: their claims are reaped; each job gets the `ready` status of its queue.
+    Attributes:
         every: the pause between two reaps; None: never reap.
         max_runtime: as for :func:`sa_jobqueue.reap`.
-        names_held: returns the owners of the jobs in hand: if our lock was cut, they look dead.
     """
 
-    def __init__(
-        self,
-        queues: Sequence[JobQueue[Any]],
-        *,
-        transactions: Transactions,
-        every: timedelta | None,
-        max_runtime: timedelta | None,
-        names_held: Callable[[], set[str]],
-    ) -> None:
-        self._names_held = names_held
-        self._queues = queues
-        self._transactions = transactions
-        self._every = every
-        self._max_runtime = max_runtime
-        self._tries = Tries(transactions, "reaps")
-        self._next = 0.0
+    every: timedelta | None
+    max_runtime: timedelta | None
 
-    @property
-    def due_at(self) -> float:
-        """When the next reap is due, by time.monotonic()."""
-        return math.inf if self._every is None else self._next
+    without = "reaps"
+    due_at = math.inf
 
     def run(self) -> None:
         """Reap claims, unless `every` is None."""
-        if self._every is None:
-            return
-        self._next = time.monotonic() + self._every.total_seconds() * random.uniform(0.8, 1.2)
-        self._tries.run("a reap", self._run)
+        if self.every is not None:
+            self.due_at = time.monotonic() + self.every.total_seconds() * random.uniform(0.8, 1.2)
+            self.attempt("a reap", self._run)
 
     def _run(self) -> None:
-        try:
-            reaped = self._transactions.run_once(self._reap)
-        except _OwnJobs:
-            self._next = time.monotonic() + SOON.total_seconds()
-        else:
-            if reaped.more:
-                self._next = time.monotonic()
+        self.due_at = self.transactions.run_once(self._reap)
 
-    def _reap(self, session: Session) -> Reaped:
-        parts = [queue.reap(session, max_runtime=self._max_runtime) for queue in self._queues]
-        if not any(parts):  # nothing was written, so there is nothing to commit
+    def _reap(self, session: Session) -> float:
+        """Reap claims; return when the next reap is due."""
+        parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in self.queues]
+        reaped = [job for part in parts for job in part.jobs]
+        dead = {job.owner for job in reaped if job.reason is ReapReason.DEAD_OWNER}
+        if any(str(job.fence.owner) in dead for job in self.in_hand()):  # our lock was cut
             session.rollback()
-        jobs = tuple(job for part in parts for job in part.jobs)
-        dead = {job.owner for job in jobs if job.reason is ReapReason.DEAD_OWNER}
-        if dead & self._names_held():
-            raise _OwnJobs
-        return Reaped(jobs, more=any(part.more for part in parts))
+            return time.monotonic() + SOON.total_seconds()
+        if not reaped:  # nothing was written, so there is nothing to commit
+            session.rollback()
+        return time.monotonic() if any(part.more for part in parts) else self.due_at
+
+
+@dataclass
+class Heartbeat:
+    """Renew the claims in hand.
+
+    Attributes:
+        lanes: claims are renewed three times in the shortest lease of their queues.
+        in_hand: returns the jobs whose claims are to be renewed now.
+        max_runtime: how long a job may run. After that, its claim is not renewed. If all slots
+            have such a job, no claim is renewed. None: no limit.
+        slots: how many handlers run at once.
+    """
+
+    lanes: Sequence[Lane[Any]]
+    transactions: Transactions
+    in_hand: Callable[[], Sequence[InHand[Any]]]
+    max_runtime: timedelta | None
+    slots: int
+
+    def __post_init__(self) -> None:
+        self._longest = self.max_runtime or timedelta.max
+        self._ended = self.transactions.runtime.flag()
+        self._changed = self.transactions.runtime.condition()
+        self._renewing = False
+        self._refused: set[Fence] = set()  # each is logged once
+
+    def begin(self, stack: ExitStack) -> None:
+        """Renew claims at intervals, until the stack ends."""
+        thread = self.transactions.runtime.start(self._run, name="sa_jobqueue heartbeat")
+        stack.callback(thread.join, LONGEST_RENEWAL)
+        stack.callback(self._ended.set)
+
+    def wait_for_renewal(self) -> None:
+        """Wait until no renewal is under way: a finish and a renewal must not lock the same row.
+
+        Before you call this, remove the jobs from those to be renewed.
+        """
+        if self._renewing:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._renewing, LONGEST_RENEWAL)
+
+    # -- the thread -----------------------------------------------------
+
+    def _run(self) -> None:
+        shortest = min(self._longest, *(lane.queue.lease for lane in self.lanes))
+        pause = every = shortest.total_seconds() / BEATS_PER_LEASE
+        while not self._ended.wait(pause):
+            pause = every
+            self._renewing = True  # before we read: who takes a job after this, waits
+            jobs = self._within_their_time()
+            try:
+                if jobs:
+                    with connected_outside_pool(self.transactions.engine) as connection:
+                        self._renew_all(connection, jobs)
+            except Exception as error:  # an application's handle_error listener raises its own
+                pause = min(every / 10, SOON.total_seconds())
+                _log_failure(len(jobs), error)
+            finally:
+                with self._changed:
+                    self._renewing = False
+                    self._changed.notify_all()
+
+    def _within_their_time(self) -> list[InHand[Any]]:
+        """Return the jobs whose claims are to be renewed.
+
+        If the handler in every slot runs for too long, the unstarted jobs are left to others.
+        """
+        jobs = [job for job in self.in_hand() if not job.locked and not job.lost]
+        latest = time.monotonic() - self._longest.total_seconds()
+        late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
+        if len(late) < self.slots:
+            return [job for job in jobs if job not in late]
+        return [job for job in jobs if job.outcome is not NOT_YET]
+
+    def _renew_all(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
+        """Renew claims together; if refused, one by one: a refused row costs no other claim."""
+        fences = [job.fence for job in jobs]
+        try:
+            lost = run_in_transaction(connection, partial(self._renew_unlocked, fences=fences))
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._renew_all(connection, [job])
+            elif fences[0] not in self._refused:
+                self._refused.add(fences[0])
+                _log_failure(1, error)
+            return
+        gone = {(id(fence.token), fence.identity) for fence in lost}
+        for job, fence in zip(jobs, fences, strict=True):
+            job.lost = (id(fence.token), fence.identity) in gone
+        log_lost(job for job in jobs if job.lost)
+
+    def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
+        """Renew claims, but wait for no lock where the database can skip rows; return the lost."""
+        unlocked, lost = lock_free_rows(session, fences)
+        # Any lane's queue will do: the fences tell theirs.
+        return lost + claims_lost_by(partial(self.lanes[0].queue.renew, session, unlocked))
+
+
+def _log_failure(count: int, error: Exception) -> None:
+    write = log.info if is_transient(error) else log.warning
+    write("the renewal of %d claims failed, and is tried again: %s", count, cause_of(error))

@@ -36,23 +36,23 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 from ..dialects import is_failed_transaction
-from ..errors import ArgumentError, ClaimLost
+from ..errors import ArgumentError
 from ..events.event import Event, EventJob, called_on
 from ..events.notes import tell
-from ..fence.claim import fence_of, with_fence
+from ..fence.claim import with_fence
 from ..fence.statements import is_as_finished, lock_claim
 from ..fence.token import Fence
 from ..model.mapping import word_of
@@ -60,8 +60,8 @@ from ..process import Flag, function_name
 from ..queue import JobQueue
 from ..sessions.deadlines import lift_deadline
 from ..sessions.writer import Writer, writing
-from .in_hand import Ended, InHand, job_fields, log_failure, log_lost
-from .lanes import Done, Failed, Finished, Lane, NotDone, Retry, branch_of
+from .in_hand import Ended, InHand, job_fields, job_name, log_failure, log_lost
+from .lanes import Done, Failed, Finished, Lane, NotDone, Retry, branch_of, claims_lost_by
 from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -72,9 +72,8 @@ T = TypeVar("T")
 class JobContext:
     """An attempt at a job; :func:`job_context` returns it while its handler runs."""
 
-    def __init__(self, in_hand: InHand[Any], stopping: Flag) -> None:
-        self._in_hand = in_hand
-        self._stopping = stopping
+    _in_hand: InHand[Any]
+    _stopping: Flag
 
     @property
     def attempt(self) -> int | None:
@@ -104,10 +103,7 @@ class JobContext:
         return None if deadline is None else timedelta(seconds=max(deadline - time.monotonic(), 0))
 
 
-_current: ContextVar[tuple[InHand[Any], Flag]] = ContextVar("sa_jobqueue_job_context")
-
-#: Sets the attempt that job_context() returns in the current context.
-set_job_context = _current.set
+_current: ContextVar[JobContext] = ContextVar("sa_jobqueue_job_context")
 
 
 def job_context() -> JobContext:
@@ -117,7 +113,7 @@ def job_context() -> JobContext:
         ArgumentError: the call is not made in a handler.
     """
     try:
-        return JobContext(*_current.get())
+        return _current.get()
     except LookupError:
         raise ArgumentError("no worker runs this code: call job_context() in a handler") from None
 
@@ -149,190 +145,25 @@ class Attempts(Generic[T]):
             BaseException: what the handler raised that is no Exception; the attempt has failed.
                 If the worker has interrupted the handler, there was no attempt.
         """
-        try:
-            context = self.begin(in_hand)
+        with Attempt(self, in_hand) as attempt:
             if in_hand.lane.transactional:
-                outcome = self._outcome_in_transaction(in_hand, context)
+                attempt.outcome = attempt.in_transaction()
             else:
-                before = self.before_handler(in_hand)
-                try:
-                    returned = self.calls.call(in_hand, context)
-                finally:
-                    leave_handler(in_hand, before)
-                outcome = None if returned is None else in_hand.lane.outcome_of(returned)
-        except BaseException as raised:  # the only catch-all: a handler fails no job but its own
-            self.note_error(in_hand, raised)
-        else:
-            self.note_outcome(in_hand, outcome)
-
-    def note_outcome(self, in_hand: InHand[T], outcome: Finished | NotDone) -> None:
-        """Note the outcome of an attempt whose handler has returned."""
-        in_hand.duration = time.monotonic() - in_hand.began
-        if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
-            outcome = replace(outcome, in_=self.delay(in_hand))
-        in_hand.outcome = outcome
-
-    def note_error(self, in_hand: InHand[T], raised: BaseException) -> None:
-        """Note the failure of an attempt whose handler has raised an exception.
-
-        Raises:
-            BaseException: the exception, if it is no Exception.
-        """
-        # A handler that was given up failed at that moment, whatever it raises afterwards.
-        error = in_hand.given_up or raised
-        if error is not raised:
-            error.__context__ = raised  # the log shows both
-        if not self.calls.was_interrupted(error):
-            self.fail(in_hand, error)
-        if not isinstance(error, Exception):
-            raise error
+                attempt.outcome = self.calls.call(in_hand.lane, attempt.context, in_hand.job)
 
     def fail(self, in_hand: InHand[T], error: BaseException) -> None:
         """Note that an attempt has failed, and log it."""
         in_hand.duration = time.monotonic() - in_hand.began
         in_hand.outcome = Failed(error, self.delay(in_hand))
-        log_failure(in_hand, error, in_hand.outcome.retry_in)
-
-    def begin(self, in_hand: InHand[T]) -> Context:
-        """Begin an attempt; return the context for its handler.
-
-        It is a copy of ours: the next handler does not see what this one changes in it.
-        """
-        context = copy_context()
-        context.run(set_job_context, (in_hand, self.stopping))
-        context.run(lift_deadline)
-        if in_hand.lane.mapping.listeners and not in_hand.lane.transactional:
-            context.run(tell_start, in_hand)
-        return context
-
-    def before_handler(self, in_hand: InHand[T]) -> tuple[int, Any]:
-        """Return what :func:`leave_handler` compares with."""
-        return _forks, vars(in_hand.job).get(in_hand.lane.status_key)
-
-    def _outcome_in_transaction(self, in_hand: InHand[T], context: Context) -> Finished | NotDone:
-        """Call a transactional handler: its row is locked, so its claim is not renewed."""
-        in_hand.locked = True
-        self.wait_for_renewal()
-        begun = False
-
-        def call(session: Session, job: Any) -> Any:
-            nonlocal begun
-            if in_hand.lane.mapping.listeners and not begun:  # the claim is not lost
-                context.run(tell_start, in_hand)
-            begun = True
-            forks = _forks
-            try:
-                return self.calls.call_in(session, in_hand, context, job)
-            finally:
-                if forks != _forks:
-                    _end_child(sys.exc_info()[1])
-
-        try:
-            return HandlersTransaction(self, in_hand, call).run()
-        finally:
-            in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
+        log_failure(in_hand, error)
 
 
-def leave_handler(in_hand: InHand[Any], before: tuple[int, Any]) -> None:
-    """Note what a handler has done to its process, and to its detached job.
-
-    A child that the handler has forked ends here: it must not go on with the worker's code, which
-    uses the connections of its parent.
-
-    Args:
-        before: the number of forks, and the status of the job.
-    """
-    forks, status = before
-    if forks != _forks:
-        _end_child(sys.exc_info()[1])
-    job: Any = in_hand.job
-    if job.__dict__.get(in_hand.lane.status_key) != status:
-        in_hand.moved_itself = True
-    if instance_state(job).modified:
-        _log_changes(in_hand)
-
-
-#: How often this process was forked: os.getpid() is a system call, which some sandboxes make slow.
-_forks = 0
-
-
-def _note_fork() -> None:
-    global _forks
-    _forks += 1
-
+#: An item for each fork that led to this process. os.getpid() is a system call, which some
+#: sandboxes make slow.
+_forks: list[None] = []
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
-
-
-def _status_of(in_hand: InHand[Any], job: Any) -> Any:
-    """Return the status of a job's entity, without a read; None: it is expired, or deleted."""
-    return None if instance_state(job).deleted else vars(job).get(in_hand.lane.status_key)
-
-
-def _end_child(error: BaseException | None) -> NoReturn:
-    """End a forked process as Python ends a process that ends by this exception."""
-    code = 0 if error is None else 1
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    elif error is not None:
-        sys.excepthook(type(error), error, error.__traceback__)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-class Calls:
-    """Call handlers.
-
-    Args:
-        engine: where sessions are opened.
-        open_session: opens sessions of the application's kind; None: plain ones on `engine`.
-    """
-
-    #: Whether a handler is ended at its timeout. Otherwise the worker stops waiting for it.
-    keeps_timeouts = False
-
-    def __init__(self, engine: Engine, open_session: Callable[[], Session] | None) -> None:
-        self._engine = engine
-        self._open_session = open_session
-
-    def check(self, lanes: Sequence[Lane[Any]]) -> None:
-        """Refuse handlers that cannot be called here.
-
-        Raises:
-            ArgumentError: it names the handler.
-        """
-        for lane in lanes:
-            if lane.is_async:
-                raise ArgumentError(
-                    f"{function_name(lane.handler)} has to be awaited: use an AsyncWorker, or "
-                    "sa_jobqueue.testing.asyncio.run_all() in a test"
-                )
-
-    def call(self, in_hand: InHand[Any], context: Context) -> Any:
-        """Call the handler with the job, and return what it returns."""
-        return context.run(in_hand.lane.handler, in_hand.job)
-
-    def call_in(self, session: Session, in_hand: InHand[Any], context: Context, job: Any) -> Any:
-        """Call a transactional handler with the job in that session."""
-        return context.run(in_hand.lane.handler, session, job)
-
-    def open_session(self) -> Session:
-        """Open the session of a transactional handler."""
-        return Session(self._engine) if self._open_session is None else self._open_session()
-
-    def interrupt(self) -> bool:
-        """Interrupt all running handlers; return False if that is not possible."""
-        return False
-
-    def was_interrupted(self, error: BaseException) -> bool:
-        """Tell whether the worker ended the attempt, not the handler: it does not count then."""
-        return isinstance(error, Stopped)
-
-    def ends_at_once(self, error: BaseException) -> bool:
-        """Tell whether an error in the supervisor ends the run without any wait."""
-        return False
+    os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 ENDED = (
@@ -341,6 +172,9 @@ ENDED = (
     "of a deadlock, and on MySQL and MariaDB run no statement that commits by itself, such as "
     "CREATE TABLE or TRUNCATE"
 )
+
+#: The key in session.info of what a handler is given in place of the session: its AsyncSession.
+GIVEN = "sa_jobqueue.given"
 
 #: The savepoint that shows that the handler's transaction goes on.
 _SAVEPOINT = "sa_jobqueue_handler"
@@ -365,113 +199,155 @@ BEGUN = (
 class _Over(Exception):
     """The transaction is rolled back, and not run again.
 
-    Raise it `from None`: a deadlock that it came from would be run again.
-
-    Attributes:
-        end: what the job's outcome is; the error of its handler; or how the job has ended without
-            this handler, since its claim is not ours any more.
+    Its argument is the outcome of the job, or the error of its handler. Raise it `from None`: a
+    deadlock that it came from would be run again.
     """
 
-    def __init__(self, end: NotDone | Exception | Ended) -> None:
-        super().__init__(end)
-        self.end = end
 
+class Attempt(JobContext):
+    """An attempt at a job; its end notes the outcome that is set in it, or the error.
 
-@dataclass
-class HandlersTransaction(Generic[T]):
-    """The transaction of a handler; `call` calls the handler with a session and the job."""
+    Attributes:
+        context: for the handler: a copy of ours, so the next handler does not see what this one
+            changes in it.
+    """
 
-    attempts: Attempts[T]
-    in_hand: InHand[T]
-    call: Callable[..., Any]
-    _outcome: Finished = None
-    _connection: Any = None
+    outcome: Finished | NotDone = None
+    _begun = False
+    _finished: Finished = None
 
-    def run(self) -> Finished | NotDone:
-        """Handle the job and finish it; return the outcome.
+    def __init__(self, attempts: Attempts[Any], in_hand: InHand[Any]) -> None:
+        lane = in_hand.lane
+        self._in_hand, self._attempts, self._stopping = in_hand, attempts, attempts.stopping
+        self.context = context = copy_context()
+        context.run(_current.set, self)
+        context.run(lift_deadline)
+        if lane.mapping.listeners and not lane.transactional:
+            context.run(tell_start, in_hand)
+        self._forks = len(_forks)
+        self._status = vars(in_hand.job).get(lane.status_key)
 
-        Unless the outcome is one of NotDone, the job has ended.
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> bool:
+        in_hand, attempts, outcome = self._in_hand, self._attempts, self.outcome
+        del self.context  # which has us
+        if self._forks != len(_forks):
+            _end_child(raised)
+        job = in_hand.job
+        if vars(job).get(in_hand.lane.status_key) != self._status:
+            in_hand.moved_itself = True
+        if instance_state(job).modified:
+            _log_changes(in_hand)
+        if raised is not None:
+            # A handler that was given up failed at that moment, whatever it raises afterwards.
+            error = in_hand.given_up or raised
+            if error is not raised:
+                error.__context__ = raised  # the log shows both
+            if not attempts.calls.was_interrupted(error):
+                attempts.fail(in_hand, error)
+            if not isinstance(error, Exception):
+                raise error
+            return True  # the only catch-all: a handler fails no job but its own
+        in_hand.duration = time.monotonic() - in_hand.began
+        if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
+            outcome = replace(outcome, in_=attempts.delay(in_hand))
+        in_hand.outcome = outcome
+        return False
+
+    def in_transaction(self) -> Finished | NotDone:
+        """Call a transactional handler and finish its job; return the outcome.
+
+        Its row is locked, so its claim is not renewed. Unless the outcome is one of NotDone, the
+        job has ended.
 
         Raises:
             Exception: the error of the handler or of the database, after the effects were
                 rolled back.
         """
-        in_hand, attempts = self.in_hand, self.attempts
-        mapper = in_hand.lane.queue.mapping.mapper
+        in_hand, attempts = self._in_hand, self._attempts
+        in_hand.locked = True
+        attempts.wait_for_renewal()
         try:
-            outcome = attempts.transactions.run_in(
-                attempts.calls.open_session, self._work, mapper=mapper
+            in_hand.ended = attempts.transactions.run_in(
+                attempts.calls.open_session, self._work, mapper=in_hand.lane.mapping.mapper
             )
         except _Over as over:
-            if isinstance(over.end, Exception):
-                raise over.end from over.end.__cause__
-            if isinstance(over.end, NotDone):
-                return over.end
-            in_hand.ended = over.end
-            if over.end is Ended.LOST:
-                log_lost([in_hand])
-            return self._outcome
-        in_hand.ended = Ended.FINISHED
-        return outcome
+            end: NotDone | Exception = over.args[0]
+            if isinstance(end, Exception):
+                raise end from end.__cause__
+            return end
+        finally:
+            in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
+        if in_hand.ended is Ended.LOST:
+            log_lost([in_hand])
+        return self._finished
 
-    def _work(self, session: Session) -> Finished:
-        job = self._locked(session)
+    def _work(self, session: Session) -> Ended:
+        in_hand, lane = self._in_hand, self._in_hand.lane
+        fence: Any = in_hand.fence
+        with writing(session, lane.mapping) as writer:
+            if not lock_claim(writer, lane.mapping, fence):
+                return self._ended(writer, fence)
+            in_hand.may_be_finished = False
+            job = session.get_one(fence.entity, fence.identity, options=self._attempts.options)
+            connection = writer.connection
+            connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        event.listen(session, "before_commit", _refuse_commit)
         try:
-            with _kept_open(session, self._connection):
-                self._check_given_up()  # the wait for the lock may have outlasted the grace
-                status = _status_of(self.in_hand, job)
-                returned = self.call(session, job=job)
-                self._check_given_up()
-                outcome = self.in_hand.lane.outcome_of(returned)
-                if not isinstance(outcome, NotDone):
-                    session.flush()
-            while (nested := session.get_nested_transaction()) is not None:
-                nested.commit()  # which the handler has left open: ours would take it along
+            outcome = self._call(session, with_fence(job, fence))
         except Exception as error:
             raise _Over(_explained(error)) from None
-        self._release_savepoint(outcome)
+        event.remove(session, "before_commit", _refuse_commit)
+        try:
+            connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        except DBAPIError as error:
+            if self._attempts.transactions.is_away(error):
+                raise
+            if not (isinstance(outcome, NotDone) and is_failed_transaction(error)):
+                raise _Over(_explained(error, ENDED)) from None
         if isinstance(outcome, NotDone):
             raise _Over(outcome)
-        self._finish(session, outcome, moved=_status_of(self.in_hand, job) != status)
-        self._outcome = outcome
-        self.in_hand.may_be_finished = True  # the COMMIT follows
-        return outcome
+        values = outcome.values if isinstance(outcome, Done) else None
+        then, delete = branch_of(outcome), self._attempts.delete
+        finish = partial(lane.complete, session, [fence], then, delete=delete, values=values)
+        status = vars(job).get(lane.status_key, self._status)
+        is_lost = instance_state(job).deleted or status != self._status
+        if is_lost:  # perhaps it has only moved on; a finish would tell of a lost claim
+            with writing(session, lane.mapping) as writer:
+                is_lost = not lock_claim(writer, lane.mapping, fence)
+        # We hold its lock: nobody else has changed it.
+        if is_lost or claims_lost_by(finish):
+            raise _Over(ArgumentError(CHANGED))
+        self._finished = outcome
+        in_hand.may_be_finished = True  # the COMMIT follows
+        return Ended.FINISHED
 
-    def _check_given_up(self) -> None:
-        if self.in_hand.given_up is not None:
-            raise self.in_hand.given_up
-
-    def _locked(self, session: Session) -> Any:
-        """Lock the job's row, and load the job, before it is handled."""
-        fence, mapping = fence_of(self.in_hand.job), self.in_hand.lane.queue.mapping
-        with writing(session, mapping) as writer:
-            self._connection = writer.connection
-            if not lock_claim(writer, mapping, fence):
-                raise _Over(self._ended(writer, fence))
-            self.in_hand.may_be_finished = False
-            job = session.get(fence.entity, fence.identity, options=self.attempts.options)
-            self._connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
-        if job is None:
-            raise _Over(
-                ArgumentError(
-                    f"a criterion of the session hides {fence!r} from its handler: have the "
-                    "criterion show all jobs that the queue claims"
-                )
-            )
-        return with_fence(job, fence)
-
-    def _release_savepoint(self, outcome: Finished | NotDone) -> None:
-        """Release the savepoint that was set before the handler's first statement."""
+    def _call(self, session: Session, job: Any) -> Finished | NotDone:
+        """Call the handler, and flush what it has done."""
+        in_hand, calls = self._in_hand, self._attempts.calls
+        transaction = session.get_transaction()
+        if in_hand.given_up is not None:  # the wait for the lock may have outlasted the grace
+            raise in_hand.given_up
+        if in_hand.lane.mapping.listeners and not self._begun:  # the claim is not lost
+            self.context.run(tell_start, in_hand)
+        self._begun = True
         try:
-            self._connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
-        except DBAPIError as error:
-            if is_failed_transaction(error):
-                raise _Over(
-                    outcome if isinstance(outcome, NotDone) else _explained(error)
-                ) from None
-            if self.attempts.transactions.is_away(error):
-                raise
-            raise _Over(_caused(ArgumentError(ENDED), error)) from None
+            given = session.info.get(GIVEN, session)
+            outcome = calls.call(in_hand.lane, self.context, given, job)
+        finally:
+            if self._forks != len(_forks):
+                _end_child(sys.exc_info()[1])
+        if in_hand.given_up is not None:
+            raise in_hand.given_up
+        if not isinstance(outcome, NotDone):
+            session.flush()
+        while (nested := session.get_nested_transaction()) is not None:
+            nested.commit()  # which the handler has left open: ours would take it along
+        if session.get_transaction() is not transaction:
+            raise ArgumentError(ENDED)
+        return outcome
 
     def _ended(self, writer: Writer, fence: Fence) -> Ended:
         """Tell how a job has ended whose claim is gone.
@@ -479,69 +355,59 @@ class HandlersTransaction(Generic[T]):
         A COMMIT that was not answered may have failed, and then somebody else may have taken the
         job: only its row tells.
         """
-        if not self.in_hand.may_be_finished:
-            return Ended.LOST
-        queue = self.in_hand.lane.queue
-        then = word_of(queue.mapping, branch_of(self._outcome) or queue.then)
-        ours = is_as_finished(writer, queue.mapping, fence, then)
+        queue = self._in_hand.lane.queue
+        then = word_of(queue.mapping, branch_of(self._finished) or queue.then)
+        is_unsure = self._in_hand.may_be_finished
+        ours = is_unsure and is_as_finished(writer, queue.mapping, fence, then)
         return Ended.FINISHED if ours else Ended.LOST
 
-    def _finish(self, session: Session, outcome: Finished, *, moved: bool) -> None:
-        fence: Any = fence_of(self.in_hand.job)
-        mapping = self.in_hand.lane.mapping
-        if moved:  # a finish would tell of a lost claim
-            with writing(session, mapping) as writer:
-                ours = lock_claim(writer, mapping, fence)
-            if not ours:
-                raise _Over(ArgumentError(CHANGED))
-        values = outcome.values if isinstance(outcome, Done) else None
-        delete, then = self.attempts.delete, branch_of(outcome)
-        try:
-            self.in_hand.lane.complete(session, [fence], then, delete=delete, values=values)
-        except ClaimLost:  # we hold its lock: nobody else has changed it
-            raise _Over(ArgumentError(CHANGED)) from None
-        except DBAPIError as error:
-            if is_failed_transaction(error):
-                raise _Over(_explained(error)) from None
-            raise
 
-
-def _explained(error: Exception) -> Exception:
-    """Return an error with the way out, if SQLAlchemy's or the server's error has none."""
+def _explained(error: Exception, text: str | None = None) -> Exception:
+    """Return an error with the way out: `text`, or our own if the error's has none."""
     if is_failed_transaction(error):
         text = FAILED
     elif type(error) is InvalidRequestError and "transaction is already begun" in str(error):
         text = BEGUN
-    else:
+    if text is None:
         return error
-    return _caused(ArgumentError(text), error)
+    explained = ArgumentError(text)
+    explained.__cause__ = error
+    return explained
 
 
-def _caused(error: Exception, cause: Exception) -> Exception:
-    error.__cause__ = cause
-    return error
-
-
-@contextmanager
-def _kept_open(session: Session, connection: Connection) -> Iterator[None]:
-    """Refuse the commit of the outer transaction, and notice its end.
-
-    Raises:
-        ArgumentError: the handler has ended it.
-    """
-    transaction, root = session.get_transaction(), connection.get_transaction()
-
-    def refuse(session: Session) -> None:
-        if not session.in_nested_transaction():
-            raise ArgumentError(ENDED)
-
-    event.listen(session, "before_commit", refuse)
-    try:
-        yield
-    finally:
-        event.remove(session, "before_commit", refuse)
-    if session.get_transaction() is not transaction or connection.get_transaction() is not root:
+def _refuse_commit(session: Session) -> None:
+    if not session.in_nested_transaction():
         raise ArgumentError(ENDED)
+
+
+def _log_changes(in_hand: InHand[Any]) -> None:
+    """Log which attributes of its detached job a handler has set."""
+    state, fields = instance_state(in_hand.job), job_fields(in_hand)
+    attrs = state.mapper.attrs
+    names = sorted(n for n in state.committed_state if not getattr(attrs[n], "viewonly", False))
+    if names and state.session is None:
+        log.error(
+            "a handler has set %s of %s. The job is detached, and this change is not saved: "
+            "declare the handler with transactional=True, or write in a session of your own",
+            ", ".join(names),
+            job_name(fields),
+            extra=fields,
+        )
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """End a process that a handler has forked, as Python ends one that ends by this exception.
+
+    It must not go on with the worker's code, which uses the connections of its parent.
+    """
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def tell_start(in_hand: InHand[Any]) -> None:
@@ -558,24 +424,50 @@ def tell_start(in_hand: InHand[Any]) -> None:
 def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
     """Tell that the worker's Owner has lost its lock: others may reap its claims."""
     for queue in queues:
-        if queue.mapping.listeners:
-            with called_on(queue):
-                tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
+        with called_on(queue):
+            tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
 
 
-def _log_changes(in_hand: InHand[Any]) -> None:
-    state = instance_state(in_hand.job)
-    if state.session is not None:
-        return
-    saved = {column.key for column in state.mapper.column_attrs}
-    saved |= {each.key for each in state.mapper.relationships if not each.viewonly}
-    names = sorted(saved.intersection(state.committed_state))
-    if names:
-        log.error(
-            "a handler has set %s of %s %s. The job is detached, and this change is not saved: "
-            "declare the handler with transactional=True, or write in a session of your own",
-            ", ".join(names),
-            state.class_.__name__,
-            ", ".join(map(repr, state.identity or ())),
-            extra=job_fields(in_hand),
-        )
+class Calls:
+    """Call handlers.
+
+    Args:
+        engine: where sessions are opened.
+        open_session: opens sessions of the application's kind; None: plain ones on `engine`.
+    """
+
+    #: Whether a handler is ended at its timeout. Otherwise the worker stops waiting for it.
+    keeps_timeouts = False
+
+    def __init__(self, engine: Engine, open_session: Callable[[], Session] | None) -> None:
+        self.open_session = open_session or partial(Session, engine)
+
+    def check(self, lanes: Sequence[Lane[Any]]) -> None:
+        """Refuse handlers that cannot be called here.
+
+        Raises:
+            ArgumentError: it names the handler.
+        """
+        for lane in lanes:
+            if lane.is_async:
+                raise ArgumentError(
+                    f"{function_name(lane.handler)} has to be awaited: use an AsyncWorker, or "
+                    "sa_jobqueue.testing.asyncio.run_all() in a test"
+                )
+
+    def call(self, lane: Lane[Any], context: Context, *arguments: Any) -> Finished | NotDone:
+        """Call a handler, and return the outcome of its job."""
+        returned = context.run(lane.handler, *arguments)
+        return None if returned is None else lane.outcome_of(returned)
+
+    def interrupt(self) -> bool:
+        """Interrupt all running handlers; return False if that is not possible."""
+        return False
+
+    def was_interrupted(self, error: BaseException) -> bool:
+        """Tell whether the worker ended the attempt, not the handler: it does not count then."""
+        return isinstance(error, Stopped)
+
+    def ends_at_once(self, error: BaseException) -> bool:
+        """Tell whether an error in the supervisor ends the run without any wait."""
+        return False

@@ -27,7 +27,7 @@ from ..process import Flag, Runtime
 from ..wakeups import Wakeups
 from .in_hand import InHand
 from .lanes import Lane
-from .owner import OwnerName
+from .transactions import OwnerName
 from .turns import Batch, TurnResult, Turns
 
 T = TypeVar("T")

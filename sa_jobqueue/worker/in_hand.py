@@ -35,18 +35,7 @@ from ..model.mapping import word_of
 from ..model.status import CANCELLED, FAILED
 from ..process import function_name
 from ..sessions.writer import writing
-from .lanes import (
-    NOT_YET,
-    Cancel,
-    Failed,
-    Lane,
-    NotDone,
-    NotYet,
-    Outcome,
-    Release,
-    Retry,
-    branch_of,
-)
+from .lanes import NOT_YET, Cancel, Failed, Lane, Release, Retry, branch_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -69,7 +58,7 @@ class InHand(Generic[T]):
         attempts: as the claim wrote them, if the delay depends on them. They are kept here
             because a handler may leave its job expired, and then nothing can be read from it.
         loop: the loop of turns that has claimed it.
-        outcome: NOT_YET until its handler has returned or raised; until then, it is not finished.
+        outcome: an Outcome; NOT_YET until its handler has returned or raised.
         ended: its handler's own transaction has finished the job, or has found its claim lost:
             nothing is left to write.
         began: when its handler began, by time.monotonic().
@@ -88,7 +77,7 @@ class InHand(Generic[T]):
     claim: Claim[T] | None = None
     attempts: int | None = None
     loop: Any = field(default=None, init=False)
-    outcome: Outcome | NotYet = field(default=NOT_YET, init=False)
+    outcome: Any = field(default=NOT_YET, init=False)
     ended: Ended | None = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
     duration: float = field(default=0.0, init=False)
@@ -105,12 +94,6 @@ class InHand(Generic[T]):
         return fence_of(self.job)
 
     @property
-    def known_outcome(self) -> Outcome:
-        """Its outcome, once it was handled."""
-        assert self.outcome is not NOT_YET, f"{self.fence!r} was not handled yet"
-        return self.outcome
-
-    @property
     def deadline(self) -> float | None:
         """When its handler has to have ended, by time.monotonic(); None: it has no timeout."""
         timeout = self.lane.timeout
@@ -120,38 +103,21 @@ class InHand(Generic[T]):
 def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
     """Return the jobs of a claim, to be handled."""
     key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
-    if key is None:
-        return [InHand(lane, job, claim) for job in claim]
-    return [InHand(lane, job, claim, getattr(job, key)) for job in claim]
+    return [InHand(lane, job, claim, None if key is None else getattr(job, key)) for job in claim]
 
 
 #: How many jobs a record names before it says "and 12 more".
 NAMED = 10
 
-LOST = (
-    "its claim was lost to a finish, a release, a reap or another owner; nothing was written to "
-    "its row"
-)
 
-MAYBE_OURS = (
-    "its claim is gone: either an earlier try of this worker has finished it, and the answer to "
-    "the COMMIT was lost; or its claim was lost to a finish, a release, a reap or another owner"
-)
-
-
-def log_failure(in_hand: InHand[Any], error: BaseException, retry_in: timedelta | None) -> None:
-    """Log that an attempt at a job has failed; `retry_in` is its delay if attempts remain."""
-    fields = job_fields(in_hand, retry_in)
-    write = log.error if fields["next_try_in"] is None else log.warning
-    write("%s: %s", _text(fields, "failed"), first_line(error), exc_info=error, extra=fields)
+def log_failure(in_hand: InHand[Any], error: BaseException) -> None:
+    """Log that an attempt at a job has failed; as a warning if the job is tried again."""
+    _log_end(None, in_hand, "failed", first_line(error), exc_info=error)
 
 
 def log_refused(in_hand: InHand[Any], cause: object) -> None:
     """Log that the database refuses to finish a job, and that its attempt has failed instead."""
-    assert isinstance(in_hand.outcome, Failed)
-    fields = job_fields(in_hand, in_hand.outcome.retry_in)
-    text = _text(fields, "cannot be finished, and its attempt fails")
-    log.error("%s: %s", text, cause, extra=fields)
+    _log_end(log.error, in_hand, "cannot be finished, and its attempt fails", cause)
 
 
 def log_finished(finished: Sequence[InHand[Any]]) -> None:
@@ -160,14 +126,9 @@ def log_finished(finished: Sequence[InHand[Any]]) -> None:
         return
     for in_hand in finished:
         outcome = in_hand.outcome
-        if isinstance(outcome, Failed):
-            continue
-        wants = isinstance(outcome, Retry)
-        fields = job_fields(in_hand, outcome.in_ if isinstance(outcome, Retry) else None)
-        what = "is given back" if isinstance(outcome, Release) else fields["status"]
-        text = _text(fields, "wants a retry" if wants else what, tells_next=wants)
-        reason = outcome.reason if isinstance(outcome, NotDone) else None
-        log.info("%s", text if reason is None else f"{text}: {reason}", extra=fields)
+        if not isinstance(outcome, Failed):
+            what = {Retry: "wants a retry", Release: "is given back"}.get(type(outcome))
+            _log_end(log.info, in_hand, what, getattr(outcome, "reason", None))
 
 
 def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
@@ -186,8 +147,16 @@ def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
 def log_lost(lost: Iterable[InHand[Any]]) -> None:
     """Log that the claims of jobs are gone: their new owners finish them, or we have."""
     for in_hand in lost:
-        fields = {**job_fields(in_hand), "status": None}  # the new owner reports the outcome
-        text = MAYBE_OURS if in_hand.may_be_finished else LOST
+        # The new owner reports the outcome.
+        fields = {**job_fields(in_hand), "status": None, "next_try_in": None}
+        text = "its claim was lost to a finish, a release, a reap or another owner"
+        if in_hand.may_be_finished:
+            text = (
+                "its claim is gone: either an earlier try of this worker has finished it, and the "
+                f"answer to the COMMIT was lost; or {text}"
+            )
+        else:
+            text += "; nothing was written to its row"
         log.warning("%s: %s", job_name(fields), text, extra=fields)
 
 
@@ -206,58 +175,58 @@ def several(names: Sequence[str]) -> str:
     return f"{named} and {len(names) - NAMED:,} more" if len(names) > NAMED else named
 
 
-def job_fields(in_hand: InHand[Any], retry_in: timedelta | None = None) -> dict[str, Any]:
-    """Return the extra fields of a record, the times in seconds.
-
-    Args:
-        retry_in: the delay before the next attempt, if one remains.
-    """
-    queue, key = in_hand.lane.queue, in_hand.lane.mapping.attributes.get("max_attempts")
+def job_fields(in_hand: InHand[Any]) -> dict[str, Any]:
+    """Return the extra fields of a record, the times in seconds."""
+    queue, mapping, outcome = in_hand.lane.queue, in_hand.lane.mapping, in_hand.outcome
     # None: no limit, or the handler expired the job.
-    most: int | None = None if key is None else vars(in_hand.job).get(key)
-    is_last = most is not None and in_hand.attempts is not None and in_hand.attempts >= most
-    next_try_in = None if is_last or retry_in is None else retry_in.total_seconds()
-    runs = in_hand.outcome is NOT_YET and in_hand.began
-    return {
-        "job_class": str(queue.mapping),
-        "job_key": in_hand.fence.identity,
-        "queue": repr(queue),
-        "status": _status(in_hand, next_try_in),
-        "attempt": in_hand.attempts,
-        "max_attempts": most,
-        "next_try_in": next_try_in,
-        "duration": time.monotonic() - in_hand.began if runs else in_hand.duration,
-    }
-
-
-def _status(in_hand: InHand[Any], next_try_in: float | None) -> str:
-    """Return the status of the job after its finish, in the table's own word."""
-    queue, outcome = in_hand.lane.queue, in_hand.outcome
+    most: int | None = vars(in_hand.job).get(mapping.attributes.get("max_attempts"))
+    wait: timedelta | None = None
     match outcome:
         case Cancel():
-            return queue.mapping.word(CANCELLED)
-        case NotYet():
-            return word_of(queue.mapping, in_hand.fence.token.status)
+            status = mapping.word(CANCELLED)
         case Release():
-            return queue.ready
-        case Retry() | Failed():
-            return queue.ready if next_try_in is not None else queue.mapping.word(FAILED)
-        case done:
-            return word_of(queue.mapping, branch_of(done) or queue.then)
+            status = queue.ready
+        case Retry(in_=wait) | Failed(retry_in=wait):
+            if most is not None and in_hand.attempts is not None and in_hand.attempts >= most:
+                wait = None
+            status = mapping.word(FAILED) if wait is None else queue.ready
+        case _:
+            done = outcome is not NOT_YET
+            then = branch_of(outcome) or queue.then if done else in_hand.fence.token.status
+            status = word_of(mapping, then)
+    runs = outcome is NOT_YET and in_hand.began
+    return {
+        "job_class": str(mapping),
+        "job_key": in_hand.fence.identity,
+        "queue": repr(queue),
+        "status": status,
+        "attempt": in_hand.attempts,
+        "max_attempts": most,
+        "next_try_in": None if wait is None else wait.total_seconds(),
+        "duration": time.monotonic() - in_hand.began if runs else in_hand.duration,
+    }
 
 
 def job_name(fields: dict[str, Any]) -> str:
     return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}"
 
 
-def _text(fields: dict[str, Any], what: str, *, tells_next: bool = True) -> str:
-    most = "" if fields["max_attempts"] is None else f" of {fields['max_attempts']}"
-    attempt = "" if fields["attempt"] is None else f", attempt {fields['attempt']}{most}"
-    text = f"{job_name(fields)} {what}{attempt}, after {duration_text(fields['duration'])}"
-    if not tells_next:
-        return text
-    wait = fields["next_try_in"]
-    return f"{text}; {'not tried again' if wait is None else f'next try in {duration_text(wait)}'}"
+def _log_end(
+    write: Any, in_hand: InHand[Any], what: str | None, why: object, **options: Any
+) -> None:
+    """Log the end of an attempt; `what` becomes of the job, None: its new status."""
+    fields = job_fields(in_hand)
+    wait, most = fields["next_try_in"], fields["max_attempts"]
+    text = f"{job_name(fields)} {what or fields['status']}"
+    if in_hand.attempts is not None:
+        text += f", attempt {in_hand.attempts}" + ("" if most is None else f" of {most}")
+    text += f", after {duration_text(in_hand.duration)}"
+    if isinstance(in_hand.outcome, Retry | Failed):
+        text += "; not tried again" if wait is None else f"; next try in {duration_text(wait)}"
+    if why is not None:
+        text += f": {why}"
+    write = write or (log.error if wait is None else log.warning)
+    write("%s", text, extra=fields, **options)
 
 
 def lock_free_rows(session: Session, fences: Sequence[Fence]) -> tuple[list[Fence], list[Fence]]:
@@ -281,9 +250,5 @@ def lock_free_rows(session: Session, fences: Sequence[Fence]) -> tuple[list[Fenc
 def jobs_of_locked_rows(session: Session, jobs: Sequence[InHand[T]]) -> list[InHand[T]]:
     """Return the jobs whose rows others have locked."""
     free, lost = lock_free_rows(session, [in_hand.fence for in_hand in jobs])
-    others = {(id(fence.token), fence.identity) for fence in (*free, *lost)}
-    return [
-        in_hand
-        for in_hand in jobs
-        if (id(in_hand.fence.token), in_hand.fence.identity) not in others
-    ]
+    others = {*free, *lost}
+    return [in_hand for in_hand in jobs if in_hand.fence not in others]

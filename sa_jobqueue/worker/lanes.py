@@ -13,38 +13,27 @@ A handler returns the outcome of its job; an exception means that the job failed
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import Enum, auto
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
-from inspect import iscoroutinefunction, isfunction, ismethod, unwrap
 from itertools import combinations
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from sqlalchemy import or_, select
+from sqlalchemy import and_, or_, select, true
 from sqlalchemy.orm import Session
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..model.mapping import QueueMapping
 from ..process import function_name
-from ..queue import JobQueue, check_handler
+from ..queue import Handler, JobQueue, check_handler
 from ..sessions.writer import writing
 from ..strategies import AUTO, STRATEGIES
 from ..verbs.backoff import LONGEST_DELAY
-from ..verbs.finish import OwnValues, check_own_values
+from ..verbs.finish import check_own_values
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -119,30 +108,8 @@ NotDone: TypeAlias = Retry | Cancel | Release
 
 Outcome: TypeAlias = "Finished | NotDone | Failed"
 
-
-class NotYet(Enum):
-    """Stands for the outcome of a job whose handler has not returned: it cannot be finished."""
-
-    NOT_YET = auto()
-
-
-NOT_YET: Final = NotYet.NOT_YET
-
-
-def refuse_unrun(returned: Any) -> None:
-    """Refuse a value that shows that the handler's work has not run.
-
-    Raises:
-        ArgumentError: the value must be awaited, or iterated over.
-    """
-    if not isinstance(returned, Awaitable | Generator | AsyncGenerator):
-        return
-    if isinstance(returned, Coroutine):
-        returned.close()  # else Python warns that it was never awaited
-    raise ArgumentError(
-        f"the handler returned {returned!r}, and its work has not run: use an AsyncWorker for an "
-        "async def handler, and do not use yield in a handler"
-    )
+#: Stands for the outcome of a job whose handler has not returned: it cannot be finished.
+NOT_YET = object()
 
 
 def branch_of(outcome: Finished) -> str | None:
@@ -150,60 +117,28 @@ def branch_of(outcome: Finished) -> str | None:
     return outcome.then if isinstance(outcome, Done) else outcome
 
 
-def check_outcome(outcome: Done | NotDone, mapping: QueueMapping) -> None:
-    """Refuse what a handler of this class's jobs cannot return.
-
-    Raises:
-        ArgumentError: a value of `outcome` is wrong, or needs a mixin that the class lacks.
-    """
-    if isinstance(outcome, Done):
-        check_own_values(mapping, "complete", outcome.values)
-        return
-    if not isinstance(outcome.reason, str | None):
-        raise ArgumentError(f"a reason is a str, not {outcome.reason!r}")
-    if isinstance(outcome, Release) and outcome.until is not None:
-        _check_until(outcome, mapping)
-    if not isinstance(outcome, Retry):
-        return
-    if not mapping.has("attempts"):
-        raise ArgumentError(f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin")
-    if outcome.in_ is None:
-        return
-    if not isinstance(outcome.in_, timedelta) or not timedelta(0) <= outcome.in_ <= LONGEST_DELAY:
-        raise ArgumentError(f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}")
+def _refusal(outcome: NotDone, mapping: QueueMapping) -> str | None:
+    """Say what is wrong with what a handler of this class's jobs has returned; None: nothing."""
+    reason: Any = outcome.reason
+    if not isinstance(reason, str | None):
+        return f"a reason is a str, not {reason!r}"
+    match outcome:
+        case Retry() if not mapping.has("attempts"):
+            return f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin"
+        case Release(until=datetime()) if not mapping.has("run_at"):
+            return f"Release(until=) needs the column run_at: add RetryMixin to {mapping}"
+        case Retry(in_=timedelta() as delay) if timedelta(0) <= delay <= LONGEST_DELAY:
+            return None
+        case Retry(in_=None) | Release(until=None | datetime(tzinfo=tzinfo())) | Cancel():
+            return None
+        case Retry():
+            return f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}"
+        case Release():
+            return f"Release(until=) takes a datetime with a time zone: {outcome!r}"
 
 
-def _check_until(outcome: Release, mapping: QueueMapping) -> None:
-    until = outcome.until
-    if not isinstance(until, datetime) or until.tzinfo is None:
-        raise ArgumentError(f"Release(until=) takes a datetime with a time zone: {outcome!r}")
-    if not mapping.has("run_at"):
-        raise ArgumentError(f"Release(until=) needs the column run_at: add RetryMixin to {mapping}")
-
-
-def is_awaited(handler: Callable[..., Any]) -> bool:
-    """Tell whether a handler is ``async def``, or an object whose ``__call__`` is."""
-    function = _function_of(handler)
-    call = None if isinstance(function, type) else function.__call__
-    return iscoroutinefunction(function) or iscoroutinefunction(call)
-
-
-def is_plain(handler: Callable[..., Any]) -> bool:
-    """Tell whether a handler is a function that is not ``async def``.
-
-    A decorated function and a callable object are not known to be plain: both may return an
-    awaitable.
-    """
-    function = _function_of(handler)
-    return isfunction(function) and not iscoroutinefunction(unwrap(function))
-
-
-def _function_of(handler: Callable[..., Any]) -> Any:
-    """Return the function that a partial or a method finally calls."""
-    while isinstance(handler, partial):
-        handler = handler.func
-    return handler.__func__ if ismethod(handler) else handler
-
+#: What tells that a handler has returned its work, and has not done it.
+_UNRUN = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 
 #: In one of so many turns, the lanes that were passed over for longest come first.
 FAIR_EVERY = 4
@@ -213,41 +148,38 @@ class Lane(Generic[T]):
     """A queue with the handler of its jobs.
 
     Attributes:
+        declared_queue: as `queue`, also while a workflow may still be declared.
         mapping: of the class of its jobs.
         status_key: the name of the status attribute.
         handler: called with each job; if `transactional`, with a session and the job.
+        is_async: whether the handler is ``async def``, or an object whose ``__call__`` is.
+        is_plain: whether it is a function that is not. A decorated function and a callable object
+            may return an awaitable, so they are neither.
         timeout: how long the handler may run; None: no limit.
     """
 
-    #: Whether of several such lanes the last one claims first.
-    last_first = False
+    #: Whether its handler may return a branch. Of several steps, the last one claims first.
+    is_step = False
 
-    def __init__(
-        self,
-        queue: JobQueue[T],
-        handler: Callable[..., Any],
-        *,
-        transactional: bool = False,
-        timeout: timedelta | None = None,
-    ) -> None:
-        check_handler(handler, transactional=transactional)
-        self._queue = queue
+    def __init__(self, queue: JobQueue[T], declared: Handler) -> None:
+        check_handler(declared.function, transactional=declared.transactional)
+        self.declared_queue = queue
         self.mapping = queue.mapping
         self.status_key = queue.mapping.attributes["status"]
-        self.handler = handler
-        self.transactional = transactional
-        self.timeout = timeout
+        self.handler = function = declared.function
+        self.transactional, self.timeout = declared.transactional, declared.timeout
+        while isinstance(function, partial):
+            function = function.func
+        function = getattr(function, "__func__", function)  # of a method
+        awaited = inspect.iscoroutinefunction
+        self.is_async = awaited(function) or awaited(type(function).__call__)
+        self.is_plain = inspect.isfunction(function) and not awaited(inspect.unwrap(function))
         self._has_warned = False
 
     @property
     def queue(self) -> JobQueue[T]:
         """The queue that jobs are claimed from."""
-        return self._queue
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the handler has to be awaited."""
-        return is_awaited(self.handler)
+        return self.declared_queue
 
     def outcome_of(self, returned: Any) -> Finished | NotDone:
         """Return the outcome of a job whose handler has returned something.
@@ -256,16 +188,30 @@ class Lane(Generic[T]):
 
         Raises:
             ArgumentError: the handler's work has never run, or its outcome cannot be written.
+            InvalidTransition: a step does not lead to this status.
         """
-        if returned is None:
-            return None
-        refuse_unrun(returned)
-        if isinstance(returned, Done | NotDone):
-            check_outcome(returned, self.mapping)
-            if not isinstance(returned, Done):
+        match returned:
+            case None:
+                return None
+            case Done(values, then):
+                check_own_values(self.mapping, "complete", values)
+                if then is not None:
+                    self.check_branch(then)
+                return returned if values else then
+            case str() if self.is_step:
+                self.check_branch(returned)
                 return returned
-            self.check_branch(returned.then)
-            return returned if returned.values else returned.then
+            case Retry() | Release() | Cancel():
+                if (refusal := _refusal(returned, self.mapping)) is not None:
+                    raise ArgumentError(refusal)
+                return returned
+        if any(is_unrun(returned) for is_unrun in _UNRUN):
+            if inspect.iscoroutine(returned):
+                returned.close()  # else Python warns that it was never awaited
+            raise ArgumentError(
+                f"the handler returned {returned!r}, and its work has not run: use an AsyncWorker "
+                "for an async def handler, and do not use yield in a handler"
+            )
         if not self._has_warned:
             self._has_warned = True
             log.warning(
@@ -276,61 +222,46 @@ class Lane(Generic[T]):
             )
         return None
 
-    def check_branch(self, then: str | None) -> None:
+    def check_branch(self, then: str) -> None:
         """Refuse a status that no job of the lane goes to.
 
         Raises:
             ArgumentError: only steps of a workflow have branches.
         """
-        if then is not None:
-            raise ArgumentError(
-                f"Done(then={then!r}) names a branch, and only a step of a workflow has one: its "
-                "queue says what a done job becomes"
-            )
+        raise ArgumentError(
+            f"Done(then={then!r}) names a branch, and only a step of a workflow has one: its queue "
+            "says what a done job becomes"
+        )
 
     def finish(self, session: Session, handled: Sequence[Any], *, delete: bool | None) -> list[Any]:
-        """Write the outcomes of jobs; return those whose claim was lost.
-
-        Raises:
-            RuntimeError: a handler has not returned.
-        """
+        """Write the outcomes of jobs; return those whose claim was lost."""
         lost: list[Any] = []
         by_branch: dict[str | None, list[Any]] = {}
+        own: dict[int, Mapping[Any, Any]] = {}
         for in_hand in handled:
-            outcome = in_hand.outcome
-            if outcome is None or isinstance(outcome, Done | str):
-                by_branch.setdefault(branch_of(outcome), []).append(in_hand)
-            elif outcome is NOT_YET:
-                name = function_name(self.handler)
-                raise RuntimeError(f"{name} has not returned: its job has no outcome yet")
+            then = outcome = in_hand.outcome
+            if isinstance(outcome, Done):
+                then, own[id(in_hand.job)] = outcome.then, outcome.values
+            if then is None or isinstance(then, str):
+                by_branch.setdefault(then, []).append(in_hand)
             else:
                 text = outcome.error if isinstance(outcome, Failed) else outcome.reason
                 lost += self.finish_otherwise(session, in_hand.job, outcome, text)
+        values = (lambda job: own.get(id(job), {})) if own else None
         for then, done in by_branch.items():
-            jobs, values = jobs_of(done), _values_of(done)
-            lost += claims_lost_by(
-                partial(self.complete, session, jobs, then, delete=delete, values=values)
-            )
+            complete = partial(self.complete, session, jobs_of(done), then)
+            lost += claims_lost_by(partial(complete, delete=delete, values=values))
         return lost
 
     def complete(
-        self,
-        session: Session,
-        jobs: Sequence[T],
-        then: str | None,
-        *,
-        delete: bool | None,
-        values: OwnValues | None,
+        self, session: Session, jobs: Any, then: str | None, *, delete: bool | None, values: Any
     ) -> None:
         """Finish jobs whose handlers returned None or Done; `then` is a branch of a step."""
-        self.queue.complete(session, jobs, delete=delete, values=values)
+        branch = {} if then is None else {"then": then}
+        self.queue.complete(session, jobs, delete=delete, values=values, **branch)
 
     def finish_otherwise(
-        self,
-        session: Session,
-        job: T,
-        outcome: NotDone | Failed,
-        text: str | BaseException | None,
+        self, session: Session, job: T, outcome: NotDone | Failed, text: str | BaseException | None
     ) -> list[Any]:
         """Write the outcome of a job that is not done; return the job if its claim was lost.
 
@@ -341,10 +272,9 @@ class Lane(Generic[T]):
         match outcome:
             case Cancel():
                 write = partial(queue.cancel_claimed, reason=text)
-            case Release(until=None):
-                write = partial(queue.release)
             case Release(until=until):
-                write = partial(queue.release, values={self.mapping.attribute("run_at"): until})
+                own = {self.mapping.attribute("run_at"): until} if until is not None else None
+                write = partial(queue.release, values=own)
             case Failed(retry_in=delay) | Retry(in_=delay):
                 write = partial(queue.fail, error=text, retry_in=delay)
         return claims_lost_by(partial(write, session, job))
@@ -360,9 +290,8 @@ class Lane(Generic[T]):
             mapping.has_status(queue.ready), *queue.plan.spec.where
         )
         if mapping.has("run_at"):
-            due = mapping.attribute("run_at") <= utc_now()
-            tried = mapping.attribute("attempts") > 0 if mapping.has("attempts") else None
-            left = left.where(due if tried is None else or_(due, tried))
+            tried = [mapping.attribute("attempts") > 0] if mapping.has("attempts") else []
+            left = left.where(or_(mapping.attribute("run_at") <= utc_now(), *tried))
         with writing(session, mapping, reads=True) as writer:
             return writer.rows(left.limit(1)).first() is not None
 
@@ -375,39 +304,21 @@ def jobs_of(done: Sequence[Any]) -> Any:
     return [in_hand.job for in_hand in done]
 
 
-def _values_of(done: Sequence[Any]) -> OwnValues | None:
-    """Return the own columns that handlers returned for their jobs; None: none did."""
-    values = {
-        id(in_hand.job): in_hand.outcome.values
-        for in_hand in done
-        if isinstance(in_hand.outcome, Done)
-    }
-    return (lambda job: values.get(id(job), {})) if values else None
-
-
 class LaneOrder(Generic[T]):
-    """The order in which a worker claims from its lanes; each iteration is one turn.
-
-    Attributes:
-        usual: the lanes as most turns ask them.
-    """
+    """The order in which a worker claims from its lanes; each iteration is one turn."""
 
     def __init__(self, lanes: Sequence[Lane[T]]) -> None:
-        steps = [lane for lane in lanes if lane.last_first]
-        self.usual = [lane for lane in lanes if not lane.last_first] + steps[::-1]
-        self._asked = dict.fromkeys(self.usual, 0)
+        steps = [lane for lane in lanes if lane.is_step]
+        self._usual = [lane for lane in lanes if not lane.is_step] + steps[::-1]
+        self._oldest_first = [*self._usual]
         self._turn = 0
 
     def __iter__(self) -> Iterator[Lane[T]]:
         self._turn += 1
-        for lane in self._order():
-            self._asked[lane] = self._turn
+        for lane in self._usual if self._turn % FAIR_EVERY else [*self._oldest_first]:
+            self._oldest_first.remove(lane)
+            self._oldest_first.append(lane)
             yield lane
-
-    def _order(self) -> list[Lane[T]]:
-        if self._turn % FAIR_EVERY:
-            return self.usual
-        return sorted(self.usual, key=self._asked.__getitem__)
 
 
 def lanes_of(
@@ -420,76 +331,54 @@ def lanes_of(
         ArgumentError: no queue, a queue without a handler, a handler beside those of lanes,
             two queues with the same jobs, or a strategy whose claims write nothing.
     """
-    lanes = _lanes_of(queue, handler)
-    for lane in lanes:
-        _check_marks(lane.queue.plan.strategy)
-    for queue, other in combinations([lane.queue for lane in lanes], 2):
-        if _have_the_same_jobs(queue, other):
-            raise ArgumentError(
-                f"{queue!r} and {other!r} claim the same jobs, and either handler would get any of "
-                "them: give each JobQueue criteria of its own"
-            )
-    return lanes
-
-
-def _have_the_same_jobs(queue: JobQueue[Any], other: JobQueue[Any]) -> bool:
-    """Tell whether two queues have the same class, status and criteria."""
-    here, there = queue.plan.spec, other.plan.spec
-    return (
-        queue.mapping.mapper is other.mapping.mapper
-        and queue.ready == other.ready
-        and len(here.where) == len(there.where)
-        and all(own.compare(its) for own, its in zip(here.where, there.where, strict=True))
-    )
-
-
-def _lanes_of(queue: Any, handler: Callable[[T], Any] | None) -> tuple[Lane[T], ...]:
-    if isinstance(queue, JobQueue) and handler is not None:
-        return (_lane_with(queue, handler),)
-    if not isinstance(queue, Iterable) or isinstance(queue, type):
-        queue = (queue,)
-    queues = tuple(queue)
+    several = isinstance(queue, Iterable) and not isinstance(queue, type)
+    given: Any = queue if several else (queue,)
+    queues: tuple[Any, ...] = tuple(given)
     if not queues or not all(isinstance(each, JobQueue | Lane) for each in queues):
         raise ArgumentError(
             f"a worker needs JobQueues, or steps of a workflow, not {queue!r}: for a class, write "
             "JobQueue(Class)"
         )
-    if handler is not None:
+    if handler is not None and not isinstance(queue, JobQueue):
         raise ArgumentError(
             "give a handler only with one queue that has none: steps have their own, and several "
             "queues declare theirs by @queue.handler"
         )
-    return tuple(each if isinstance(each, Lane) else lane_of(each) for each in queues)
+    lanes = tuple(each if isinstance(each, Lane) else lane_of(each, handler) for each in queues)
+    for lane in lanes:
+        strategy = lane.queue.plan.strategy
+        if strategy != AUTO and not STRATEGIES[strategy].marks:
+            raise ArgumentError(
+                f"a worker commits between claim and finish, and a claim by {strategy!r} ends with "
+                "the commit: use another strategy"
+            )
+    for one, other in combinations([lane.queue for lane in lanes], 2):
+        criteria = [and_(true(), *each.plan.spec.where) for each in (one, other)]
+        jobs = (one.mapping.mapper, one.ready) == (other.mapping.mapper, other.ready)
+        if jobs and criteria[0].compare(criteria[1]):
+            raise ArgumentError(
+                f"{one!r} and {other!r} claim the same jobs, and either handler would get any of "
+                "them: give each JobQueue criteria of its own"
+            )
+    return lanes
 
 
-def _lane_with(queue: JobQueue[T], handler: Callable[[T], Any]) -> Lane[T]:
-    if queue.handled_by is not None:
-        there = function_name(queue.handled_by.function)
-        raise ArgumentError(
-            f"{queue!r} has a handler already: {there}. Give the worker no handler, or "
-            "another JobQueue"
-        )
-    return Lane(queue, handler)
-
-
-def lane_of(queue: JobQueue[T]) -> Lane[T]:
-    """Return the lane of a queue that has a handler.
+def lane_of(queue: JobQueue[T], handler: Callable[[T], Any] | None = None) -> Lane[T]:
+    """Return the lane of a queue that has a handler, or of one that has none with this handler.
 
     Raises:
-        ArgumentError: it has none.
+        ArgumentError: it has none, or one already.
     """
     found = queue.handled_by
-    if found is None:
-        raise ArgumentError(f"{queue!r} has no handler: declare one with @queue.handler")
-    return Lane(queue, found.function, transactional=found.transactional, timeout=found.timeout)
-
-
-def _check_marks(strategy: str) -> None:
-    if strategy != AUTO and not STRATEGIES[strategy].marks:
+    if handler is not None and found is not None:
         raise ArgumentError(
-            f"a worker commits between claim and finish, and a claim by {strategy!r} ends with the "
-            "commit: use another strategy"
+            f"{queue!r} has a handler already: {function_name(found.function)}. Give the worker no "
+            "handler, or another JobQueue"
         )
+    declared = found if handler is None else Handler(handler)
+    if declared is None:
+        raise ArgumentError(f"{queue!r} has no handler: declare one with @queue.handler")
+    return Lane(queue, declared)
 
 
 def claims_lost_by(finish: Callable[[], None]) -> list[Any]:

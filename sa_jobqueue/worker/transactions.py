@@ -1,9 +1,11 @@
-"""A worker's transactions, which are run again after a temporary error.
+"""A worker's transactions, which are run again after a temporary error, and its owner.
 
 The connection of the turns stays checked out from one turn to the next. A pool resets each
 connection that it gets back. With PyMySQL, asyncmy and aiosqlite, the reset is a round trip for
 each turn; with other drivers, it is a tenth of a turn's Python. An idle worker gives its connection
 back after about a second.
+
+A worker claims under an Owner of its own, unless it is given a name.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Lock
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -22,8 +27,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from ..dialects import database_of, is_of_driver, is_refused_login, is_shortage, is_transient
-from ..errors import LockLost
-from ..process import Flag, Runtime
+from ..errors import LockLost, UnsupportedDatabase
+from ..owners.owner import Owner
+from ..process import Flag, Runtime, process_name
 from ..sessions.transactions import connect, run_in_transaction
 from .connections import may_be_bound
 
@@ -34,6 +40,10 @@ R = TypeVar("R")
 #: For how long a transaction is run again before its error is raised: long enough for a restart
 #: of the server.
 PATIENCE = timedelta(minutes=5)
+
+#: For how long a turn or its part is run again after deadlocks and waits for locks, before its jobs
+#: are finished one by one.
+UNDIVIDED = timedelta(seconds=2)
 
 #: How long a transaction of the worker waits for a locked row where the server would wait without
 #: a limit.
@@ -52,38 +62,18 @@ class Stopped(BaseException):
     """
 
 
-class Pauses:
-    """Growing pauses between tries: each is about twice as long as the one before.
+def pauses(first: float = 0.05, longest: float = 2.0, *, spread: float = 0.5) -> Iterator[float]:
+    """Yield growing pauses between tries, in seconds: each is twice as long as the one before.
 
     Args:
-        first: in seconds, as `longest`.
         spread: each pause is shorter by up to this part.
-        until: by time.monotonic(), when the time for further tries is over.
     """
-
-    def __init__(
-        self,
-        first: float = 0.05,
-        longest: float = 2.0,
-        *,
-        spread: float = 0.5,
-        until: float = math.inf,
-    ) -> None:
-        self._next, self._longest = first, longest
-        self._spread, self._until = spread, until
-
-    @property
-    def are_over(self) -> bool:
-        """Whether the time for further tries is over."""
-        return time.monotonic() > self._until
-
-    def next(self) -> float:
-        """Return the next pause in seconds."""
-        pause = self._next * random.uniform(1 - self._spread, 1.0)
-        self._next = min(self._next * 2, self._longest)
-        return pause
+    while True:
+        yield first * random.uniform(1 - spread, 1.0)
+        first = min(first * 2, longest)
 
 
+@dataclass
 class Transactions:
     """Transactions of the worker's own.
 
@@ -91,89 +81,70 @@ class Transactions:
         engine: where the worker writes.
         stopping: set when the worker is to stop.
         open_session: opens sessions of the application's kind; None: plain ones on the engine.
-        mapper: of the class whose rows are written.
+        mapper: of the class whose rows are written, if such sessions may route them.
 
     Attributes:
         kept: the connection of the turns; None: each takes one of the pool's.
         trouble: why the worker cannot claim now; None: its last turn has succeeded.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        runtime: Runtime,
-        *,
-        stopping: Flag,
-        open_session: Callable[[], Session] | None = None,
-        mapper: Any = None,
-    ) -> None:
-        self.engine = engine
-        self.kept: KeptConnection | None = None
-        self.trouble: str | None = "the worker has not begun"
-        self._open_session = open_session
-        self._mapper = None if open_session is None else mapper
-        self._runtime = runtime
-        self._stopping = stopping
-        self._succeeded_once = False
+    engine: Engine
+    runtime: Runtime
+    stopping: Flag
+    open_session: Callable[[], Session] | None = None
+    mapper: Any = None
+    kept: KeptConnection | None = field(default=None, init=False)
+    trouble: str | None = field(default="the worker has not begun", init=False)
+    _succeeded_once: bool = field(default=False, init=False)
 
     def keep_connection(self, connection: Connection) -> None:
         """Keep a connection for the turns, if sessions like these would use it."""
-        opened = self._open_session
-        if opened is None or may_be_bound(opened, connection, self._mapper):
-            self.kept = KeptConnection(self.engine, opened)
+        opened, database = self.open_session, database_of(connection)
+        if opened is None or may_be_bound(opened, connection, self.mapper):
+            is_shared = database.may_wait_without_limit and database.through_pooler(connection)
+            self.kept = KeptConnection(self, is_shared=is_shared)
 
     def run(
         self,
         work: Callable[[Session], R],
         *,
-        conflicts: timedelta = PATIENCE,
-        heeds_stop: bool = True,
+        finishes: bool = False,
         reads_first: Callable[[], bool] = lambda: True,
-        writes_claims: bool = False,
     ) -> R:
         """Run and commit a transaction on the connection of the turns, as :meth:`patiently` does.
 
         Args:
+            finishes: as for :meth:`patiently`. If the server would wait for a locked row without a
+                limit, `work` waits for LOCK_WAIT.
             reads_first: returns False if `work` only calls verbs, which write before they read;
                 called before each try.
-            writes_claims: True if `work` finishes or releases jobs, whose rows others may have
-                locked: it then waits for a row for LOCK_WAIT, where the server has no limit.
         """
 
         def once() -> R:
-            if self.kept is None:
-                prepare = _limit_lock_wait if writes_claims else None
-                return self.run_once(work, reads_first=reads_first(), prepare=prepare)
-            return self.kept.use(
-                lambda session, limit_lock_wait: run_in_transaction(
-                    self.engine,
-                    work,
-                    open_session=lambda: session,
-                    mapper=self._mapper,
-                    reads_first=reads_first(),
-                    prepare=limit_lock_wait if writes_claims else None,
-                )
+            kept = self.kept
+            if kept is None or not kept.take():
+                return run_on(self)
+            with kept:
+                return run_on(kept)
+
+        def run_on(source: Transactions | KeptConnection) -> R:
+            return run_in_transaction(
+                self.engine,
+                work,
+                open_session=source.open_session,
+                mapper=self.mapper,
+                reads_first=reads_first(),
+                prepare=source.limit_lock_wait if finishes else None,
             )
 
-        result = self.patiently(once, conflicts=conflicts, heeds_stop=heeds_stop)
+        result = self.patiently(once, finishes=finishes)
         self._succeeded_once, self.trouble = True, None
         return result
 
-    def run_once(
-        self,
-        work: Callable[[Session], R],
-        *,
-        reads_first: bool = True,
-        prepare: Callable[[Connection], None] | None = None,
-    ) -> R:
+    def run_once(self, work: Callable[[Session], R]) -> R:
         """Run and commit a transaction on a connection of the pool's."""
         return run_in_transaction(
-            self.engine,
-            work,
-            open_session=self._open_session,
-            mapper=self._mapper,
-            reads_first=reads_first,
-            prepare=prepare,
+            self.engine, work, open_session=self.open_session, mapper=self.mapper
         )
 
     def run_in(
@@ -184,56 +155,45 @@ class Transactions:
             lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
         )
 
-    def patiently(
-        self,
-        work: Callable[[], R],
-        *,
-        conflicts: timedelta = PATIENCE,
-        heeds_stop: bool = True,
-    ) -> R:
+    def patiently(self, work: Callable[[], R], *, finishes: bool = False) -> R:
         """Call `work`, again while its error is temporary, for PATIENCE.
 
         Args:
-            conflicts: for how long it is called again after deadlocks and waits for locks.
-            heeds_stop: False: the work has handled jobs to finish, and goes on at a stop.
+            finishes: `work` has jobs to finish or to release. It goes on at a stop. After deadlocks
+                and waits for locks, it is called again for UNDIVIDED.
 
         Raises:
             Stopped: the worker is to stop.
             Exception: what is not temporary, or has lasted for too long.
         """
-        began, warned = time.monotonic(), False
-        pauses = Pauses()
+        began, growing, warned = time.monotonic(), pauses(), False
         while True:
             try:
                 return work()
             except Exception as error:
                 lacking = is_shortage(error) or isinstance(error, PoolTimeout)
                 away = self.is_away(error)
-                patience = PATIENCE if lacking or away else conflicts
+                patience = PATIENCE if lacking or away or not finishes else UNDIVIDED
                 late = time.monotonic() > began + patience.total_seconds()
                 if late or not self.is_temporary(error):
                     raise
                 if away:  # a deadlock keeps nobody from claiming
                     self.trouble = f"database away: {cause_of(error)}"
-                grave = lacking or not self._succeeded_once or not heeds_stop
+                grave = lacking or not self._succeeded_once or finishes
                 write = log.warning if grave and not warned else log.info
                 write("a transaction failed, and is run again: %s", cause_of(error))
                 warned = True
-                if heeds_stop and self._stopping.is_set():
+                if self.stopping.is_set() and not finishes:
                     raise Stopped from error
-            (self._stopping.wait if heeds_stop else self._runtime.sleep)(pauses.next())
+            (self.runtime.sleep if finishes else self.stopping.wait)(next(growing))
 
-    def sleep(self, seconds: float) -> None:
-        """Wait, also while the worker is to stop."""
-        self._runtime.sleep(seconds)
+    def limit_lock_wait(self, connection: Connection) -> None:
+        """Limit the waits for locked rows until the transaction ends."""
+        database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=False)
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error passes with time."""
         return is_transient(error) or is_shortage(error) or self.is_away(error)
-
-    def is_conflict(self, error: BaseException) -> bool:
-        """Tell whether others have locked what a transaction needs."""
-        return self.is_temporary(error) and not is_shortage(error) and not self.is_away(error)
 
     def is_away(self, error: BaseException) -> bool:
         """Tell whether no connection was to be had, or it broke: the server may be restarting."""
@@ -243,14 +203,13 @@ class Transactions:
         if not isinstance(error, DBAPIError):  # a handle_error listener has raised the driver's own
             dialect: Any = self.engine.dialect
             return is_of_driver(error) and bool(dialect.is_disconnect(error, None, None))
-        if error.connection_invalidated:
-            return True
         # A failure to connect is an error without a statement: PyMySQL's InternalError, too, if the
         # server ends amid the login. Before the first success the URL may be wrong: then the
         # server says so.
         failures = OperationalError | InterfaceError | InternalError
         connecting = isinstance(error, failures) and error.statement is None
-        return connecting and (self._succeeded_once or not is_refused_login(error))
+        may_pass = self._succeeded_once or not is_refused_login(error)
+        return error.connection_invalidated or (connecting and may_pass)
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -260,122 +219,161 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def _limit_lock_wait(connection: Connection) -> None:
-    """Limit the waits for locked rows until the transaction ends."""
-    database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=False)
-
-
-class _Kept:
-    """A connection, and the session that the turns use on it if it is a plain one."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.pool = engine, engine.pool
-        self.until = time.monotonic() + KEPT_FOR
-        self.connection = connect(engine)
-        self.plain = Session(self.connection, expire_on_commit=False)
-        self.is_shared: bool | None = None  # by a pooler's clients; None: not asked yet
-        self.is_settled = self.is_limited = False
-
-    @property
-    def is_of_engine(self) -> bool:
-        """Whether the engine still has the connection's pool; dispose() replaces the pool."""
-        return self.engine.pool is self.pool
-
-    def limit_lock_wait(self, connection: Connection) -> None:
-        """Limit the waits for locked rows: in this transaction, and those that follow.
-
-        Through a pooler, a later transaction may be another client's.
-        """
-        database = database_of(connection)
-        if self.is_settled or not database.may_wait_without_limit:
-            return
-        if self.is_shared is None:
-            self.is_shared = database.through_pooler(connection)
-        limited = database.limit_lock_wait(connection, LOCK_WAIT, of_session=not self.is_shared)
-        self.is_settled = not self.is_shared
-        self.is_limited = limited and self.is_settled
-
-    def close(self) -> None:
-        """Give the connection back to the pool, which resets it."""
-        try:
-            if not self.is_of_engine:  # nobody would close it any more
-                self.connection.invalidate()
-            if self.is_limited and not self.connection.invalidated:
-                database_of(self.connection).lift_lock_wait_limit(self.connection)
-                self.connection.commit()
-        except BaseException as error:
-            self.connection.invalidate()
-            if not isinstance(error, Exception):
-                raise
-            log.info("a connection is closed, and not given back to its pool: %s", error)
-        finally:
-            self.connection.close()
-
-
 class KeptConnection:
     """The connection of the turns, and a chore that gives it back in time.
 
-    Turns run one after the other, in any thread. If no connection is kept, a turn connects.
+    Turns run one after the other, in any thread. Each takes the connection, and uses it in a
+    ``with``: the connection is kept if the turn succeeds.
+
+    Each has a session of the application's kind, which :func:`may_be_bound` allows; or the turns
+    share a plain one.
 
     Args:
-        open_session: opens a session of the application's kind for each turn, which
-            :func:`may_be_bound` allows; None: the turns share a plain one.
+        is_shared: by the clients of a pooler: a later transaction may be another client's.
+
+    Attributes:
+        due_at: when the connection is to be given back, by time.monotonic(); infinity: none is
+            kept, or a turn uses it.
     """
 
-    def __init__(self, engine: Engine, open_session: Callable[[], Session] | None = None) -> None:
-        self._engine = engine
-        self._open_session = open_session
-        self._free: list[_Kept] = []
-        self._is_over = False
+    def __init__(self, transactions: Transactions, *, is_shared: bool) -> None:
+        self._engine, self._open_session = transactions.engine, transactions.open_session
+        self._pool = self._engine.pool
+        self._is_shared = is_shared
+        self._in_use = Lock()
+        self._connection: Connection | None = None
+        self._is_limited: bool | None = None  # whether its waits are, by us; None: not asked yet
+        self._until = self.due_at = math.inf
+
+    def take(self) -> bool:
+        """Take the connection for a turn; False: the chore gives it back just now."""
+        return self._in_use.acquire(blocking=False)
 
     def __enter__(self) -> None:
-        pass
+        self.due_at = math.inf
 
-    def __exit__(self, *_: object) -> None:
-        self._is_over = True
-        self.run()
-
-    def use(self, work: Callable[[Session, Callable[[Connection], None]], R]) -> R:
-        """Call `work` with a session on the connection; keep the connection if it succeeds.
-
-        Args:
-            work: also gets a function that limits the waits for locked rows. It calls this
-                function in its transaction, if it writes to rows that others may have locked.
-        """
-        kept = self._pop()
-        if kept is not None and not (kept.is_of_engine and time.monotonic() < kept.until):
-            kept.close()
-            kept = None
-        kept = kept or _Kept(self._engine)
-        try:
-            result = work(self._session_on(kept), kept.limit_lock_wait)
-        except BaseException:
-            kept.close()
-            raise
-        self._free.append(kept)
-        if self._is_over:  # the run has ended without us, as it does if a handler never ends
-            self.run()
-        return result
-
-    @property
-    def due_at(self) -> float:
-        """When the connection is to be given back, by time.monotonic(); infinity: none is kept."""
-        return min((kept.until for kept in tuple(self._free)), default=math.inf)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._give_back()
+        self.due_at = self._until
+        self._in_use.release()
 
     def run(self) -> None:
-        """Give the connection back to the pool."""
-        while (kept := self._pop()) is not None:
-            kept.close()
+        """Give the connection back to the pool, unless a turn uses it."""
+        if self.take():
+            with self:
+                self._give_back()
 
-    def _pop(self) -> _Kept | None:
-        try:
-            return self._free.pop()
-        except IndexError:  # another thread has it
-            return None
-
-    def _session_on(self, kept: _Kept) -> Session:
+    def open_session(self) -> Session:
+        """Return the session of a turn, on the kept connection or a new one."""
+        if time.monotonic() >= self._until or self._engine.pool is not self._pool:
+            self._give_back()
+        if self._connection is None:
+            self._connection = connect(self._engine)
+            self._plain = Session(self._connection, expire_on_commit=False)
+            self._pool, self._until = self._engine.pool, time.monotonic() + KEPT_FOR
+            self._is_limited = None
         if self._open_session is None:
-            return kept.plain
+            return self._plain
         session = self._open_session()
-        session.bind = kept.connection
+        session.bind = self._connection
         return session
+
+    def limit_lock_wait(self, connection: Connection) -> None:
+        """Limit the waits for locked rows: in this transaction, and those that follow."""
+        if self._is_limited is None:
+            database, lasts = database_of(connection), not self._is_shared
+            limited = database.limit_lock_wait(connection, LOCK_WAIT, of_session=lasts)
+            self._is_limited = limited if lasts else None
+
+    def _give_back(self) -> None:
+        """Give the connection back to the pool, which resets it, and without our limit."""
+        connection, self._connection, self._until = self._connection, None, math.inf
+        if connection is None:
+            return
+        try:
+            if self._is_limited and not connection.invalidated:
+                database_of(connection).lift_lock_wait_limit(connection)
+                connection.commit()
+            self._is_limited = False
+        except Exception as error:
+            log.info("a connection is closed, and not given back to its pool: %s", error)
+        finally:
+            # dispose() has replaced the pool: nobody would close the connection any more.
+            if self._is_limited or self._engine.pool is not self._pool:
+                connection.invalidate()
+            connection.close()
+
+
+def default_owner() -> str:
+    """Return a plain name for a worker: host, process id and a random part."""
+    return f"{process_name(40)}-{random.getrandbits(32):08x}"
+
+
+class OwnerName:
+    """The name that a worker claims under.
+
+    Attributes:
+        owner: the name, or the Owner, that claims now.
+    """
+
+    def __init__(self, owner: str | int | Owner | None, transactions: Transactions) -> None:
+        self.owner: str | int | Owner = default_owner() if owner is None else owner
+        self._given = owner is not None
+        self._transactions = transactions
+        self._lost = False
+
+    @contextmanager
+    def for_the_run(self) -> Iterator[None]:
+        """Hold an Owner of our own for the run, unless a name was given."""
+        plain, ours = self.owner, Owner(self._transactions.engine, process_name(24))
+        if not self._given:
+            try:
+                self._patiently(ours.open)
+                self.owner = ours
+            except UnsupportedDatabase as error:
+                log.warning(
+                    "if this worker dies, its claims are reaped only after their lease: %s", error
+                )
+        try:
+            yield
+        finally:
+            self.owner = plain
+            self._transactions.runtime.run_blocking(ours.close)
+
+    @property
+    def current(self) -> str:
+        """The name as it stands in a fence."""
+        try:
+            return self.owner.name if isinstance(self.owner, Owner) else str(self.owner)
+        except LockLost as error:
+            self.note_loss(error)
+            return self.current  # another name, with a new lock
+
+    def note_loss(self, error: LockLost) -> None:
+        """Note that the Owner has lost its lock; from now on the worker has another name."""
+        log.warning("%s", error)
+        self._lost = True
+
+    def was_lost(self) -> bool:
+        """Tell whether a lock was lost since the last call."""
+        lost, self._lost = self._lost, False
+        return lost
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the lock is held, as far as is known without waiting; a plain name has none."""
+        return not isinstance(self.owner, Owner) or self.owner.sure
+
+    def check_lock(self) -> None:
+        """Notice a lost lock, and take a new one, before a transaction begins.
+
+        A new lock needs a connection, and the pool may have no second connection for it.
+        """
+        if not self.is_sure:
+            with suppress(Stopped):  # then nothing is claimed any more
+                self._patiently(lambda: self.current)  # reading the name checks the lock
+
+    def _patiently(self, work: Callable[[], object]) -> None:
+        runtime = self._transactions.runtime
+        self._transactions.patiently(lambda: runtime.run_blocking(work))

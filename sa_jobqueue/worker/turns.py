@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from ..dialects import is_mistake, is_shortage
+from ..dialects import is_mistake, is_shortage, is_transient
 from ..errors import ClaimLost, JobQueueError, LockLost
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from ..fence.statements import is_as_finished
@@ -47,17 +47,12 @@ from .in_hand import (
     log_unreleased,
 )
 from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of
-from .owner import OwnerName
 from .passed_over import PassedOver
-from .transactions import PATIENCE, Pauses, Transactions, cause_of
+from .transactions import PATIENCE, OwnerName, Transactions, cause_of, pauses
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 T = TypeVar("T")
-
-#: For how long a turn or its part is run again after deadlocks and waits for locks, before its jobs
-#: are finished one by one.
-UNDIVIDED = timedelta(seconds=2)
 
 
 @dataclass
@@ -185,13 +180,13 @@ class Turns(Generic[T]):
             Exception: what the database still refused after PATIENCE.
         """
         result = self.turn(batch)
-        pauses, until = Pauses(), time.monotonic() + patience.total_seconds()
+        growing, until = pauses(), time.monotonic() + patience.total_seconds()
         while self._aside.left:
             result.finished += self._try_aside_again()
             locked = any(self.transactions.is_temporary(error) for _, error in self._aside.left)
             if time.monotonic() > until or not locked:
                 break
-            self.transactions.sleep(pauses.next())
+            self.transactions.runtime.sleep(next(growing))
         for in_hand, _ in self._aside.left:
             fields = {**job_fields(in_hand), "status": None}  # not yet the new one
             log.error(
@@ -208,10 +203,8 @@ class Turns(Generic[T]):
         try:
             result = self.transactions.run(
                 partial(self._in_session, batch=batch),
-                conflicts=PATIENCE if only_claims else UNDIVIDED,
-                heeds_stop=only_claims,
+                finishes=not only_claims,
                 reads_first=lambda: bool(self._unanswered),  # a first try adds to them
-                writes_claims=not batch.is_empty,
             )
         except Exception as error:
             if not batch.is_empty:
@@ -244,7 +237,8 @@ class Turns(Generic[T]):
                 found = []
             claims = found or self._claim(session, batch.wanted)
             result = TurnResult(claims, finished)
-        self._unanswered += result.claims
+        if not found:
+            self._unanswered += result.claims
         for done in result.finished:
             done.may_be_finished = True  # the COMMIT follows
         return result
@@ -327,23 +321,18 @@ class Turns(Generic[T]):
 
         They are found by their fences, because others may claim under the same name.
         """
-        claims: list[tuple[Lane[T], Claim[T]]] = []
-        for lane in self.lanes:
-            fences = [
-                fence
-                for of_lane, claim in self._unanswered
-                if of_lane is lane
-                for fence in claim.fences
-            ]
-            known = {(fence.identity, fence.owner_date) for fence in fences}
-            found = [
-                job
-                for name in sorted({str(fence.owner) for fence in fences})
-                for job in lane.queue.plan.claimed_by(session, name, options=self.options)
-                if (fence_of(job).identity, fence_of(job).owner_date) in known
-            ]
-            claims.append((lane, Claim[T](jobs_by_token(found))))
-        return [(lane, claim) for lane, claim in claims if claim]
+        found: list[tuple[Lane[T], Claim[T]]] = []
+        for lane, claim in self._unanswered:
+            fences = {(fence.identity, fence.owner_date): fence for fence in claim.fences}
+            for name in {str(fence.owner) for fence in fences.values()}:
+                jobs = [
+                    job
+                    for job in lane.queue.plan.claimed_by(session, name, options=self.options)
+                    if (fence_of(job).identity, fence_of(job).owner_date) in fences
+                ]
+                if jobs:
+                    found.append((lane, Claim[T](jobs_by_token(jobs))))
+        return found
 
     # -- what was refused -----------------------------------------------
 
@@ -380,8 +369,7 @@ class Turns(Generic[T]):
             cause_of(error),
         )
         result = TurnResult[T](claim_is_due=batch.wanted > 0)
-        may_be_locked = self.transactions.is_conflict(error)
-        self._finish_each(batch.handled, result.finished, error if may_be_locked else None)
+        self._finish_each(batch.handled, result.finished, error if is_transient(error) else None)
         for number, in_hand in enumerate(batch.unhandled):
             try:
                 self.transactions.run_once(partial(self._release, jobs=[in_hand]))
@@ -407,7 +395,12 @@ class Turns(Generic[T]):
         locked: Sequence[InHand[T]] = ()
         if lock is not None:
             look = partial(jobs_of_locked_rows, jobs=jobs)
-            locked = self.transactions.run(look, conflicts=UNDIVIDED, heeds_stop=False)
+            try:
+                locked = self.transactions.run(look, finishes=True)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                locked = jobs  # the whole file of SQLite
             self._aside.add((in_hand, lock) for in_hand in locked)
         for in_hand in jobs:
             if in_hand in locked:
@@ -429,9 +422,7 @@ class Turns(Generic[T]):
         Raises:
             Exception: the database takes neither.
         """
-        run = partial(
-            self.transactions.run, conflicts=UNDIVIDED, heeds_stop=False, writes_claims=True
-        )
+        run = partial(self.transactions.run, finishes=True)
         try:
             return run(partial(self._finish_alone, in_hand=in_hand))
         except Exception as error:
@@ -523,7 +514,7 @@ class Refusal:
     def __init__(self, what: str) -> None:
         self._what = what
         self._began = time.monotonic()
-        self._pauses = Pauses(until=self._began + PATIENCE.total_seconds())
+        self._pauses = pauses()
         self.rests_until = 0.0
 
     def note(self, error: Exception) -> None:
@@ -539,9 +530,9 @@ class Refusal:
                 cause_of(error),
                 exc_info=error,
             )
-        elif self._pauses.are_over:
+        elif time.monotonic() > self._began + PATIENCE.total_seconds():
             raise error
-        self.rests_until = time.monotonic() + self._pauses.next()
+        self.rests_until = time.monotonic() + next(self._pauses)
 
 
 class SetAside(Generic[T]):
@@ -555,7 +546,7 @@ class SetAside(Generic[T]):
         self.left: list[tuple[InHand[T], Exception]] = []
         self._logged: set[InHand[T]] = set()
         self._next_try = 0.0  # by time.monotonic()
-        self._pauses = Pauses()
+        self._pauses = pauses()
 
     @property
     def is_due(self) -> bool:
@@ -566,8 +557,8 @@ class SetAside(Generic[T]):
         """Set jobs aside, and log for each once what refuses it."""
         for in_hand, error in jobs:
             if not self._logged:  # later ones do not put off the next try
-                self._pauses = Pauses(1.0, 300.0, spread=0.0)
-                self._next_try = time.monotonic() + self._pauses.next()
+                self._pauses = pauses(1.0, 300.0, spread=0.0)
+                self._next_try = time.monotonic() + next(self._pauses)
             self.left.append((in_hand, error))
             if in_hand in self._logged:
                 continue
@@ -591,4 +582,4 @@ class SetAside(Generic[T]):
             self.left = jobs
             raise
         self._logged = {in_hand for in_hand, _ in self.left}
-        self._next_try = time.monotonic() + self._pauses.next()
+        self._next_try = time.monotonic() + next(self._pauses)

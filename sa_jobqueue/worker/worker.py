@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import sessionmaker
 
 from ..dialects import database_of, database_of_engine
 from ..errors import ArgumentError
@@ -33,21 +33,14 @@ from ..verbs.backoff import (
     delay_or_default,
 )
 from ..wakeups import Wakeups
-from .chores import REAP_EVERY, Chore, Reaper, chores_beside
-from .connections import (
-    check_connections,
-    check_sessions,
-    engine_of,
-    has_one_to_keep,
-    what_to_give,
-)
+from .chores import REAP_EVERY, Chore, Heartbeat, Reaper, chores_beside
+from .connections import check_connections, engine_of, what_to_give
 from .crew import Crew
 from .handlers import Attempts, Calls
 from .hands import LONGEST_POLL, Hands, Loop
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
-from .owner import Heartbeat, OwnerName
-from .transactions import Stopped, Transactions
+from .transactions import OwnerName, Stopped, Transactions
 from .turns import TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -114,6 +107,7 @@ class Worker(Generic[T]):
 
     _runtime: Runtime = THREADS
     _crew_kind: type[Crew[Any]] = Crew
+    _calls_kind: type[Calls] = Calls
 
     def __init__(
         self,
@@ -153,10 +147,10 @@ class Worker(Generic[T]):
         open_session = None
         if isinstance(engine, sessionmaker):
             open_session = partial(engine, expire_on_commit=False)
-            engine = engine_of(open_session, mapper)
-            check_sessions(open_session, self.lanes)
-        self.engine = engine
-        self._calls = self._calls_of(engine, open_session)
+            engine = engine_of(open_session, self.lanes)
+        self.engine: Any = engine
+        self._engine = engine
+        self._calls = self._calls_kind(engine, open_session)
         self._calls.check(self.lanes)
         self.drain = drain
         self.interval = interval
@@ -176,13 +170,13 @@ class Worker(Generic[T]):
         self._loop: Loop[T] | None = None
         self._deadlines: Deadlines | None = None
         self._transactions = Transactions(
-            self.engine,
+            self._engine,
             self._runtime,
             stopping=self._stopping,
             open_session=open_session,
-            mapper=mapper,
+            mapper=None if open_session is None else mapper,
         )
-        self._owner_name = OwnerName(owner, transactions=self._transactions, runtime=self._runtime)
+        self._owner_name = OwnerName(owner, self._transactions)
 
     @property
     def owner(self) -> str | int | Owner:
@@ -208,7 +202,7 @@ class Worker(Generic[T]):
         """
         if not self._running.acquire(blocking=False):
             raise ArgumentError("this worker runs already; make another one for a second run")
-        self._deadlines = Deadlines(self.engine, self.deadline, self._end_process)
+        self._deadlines = Deadlines(self._engine, self.deadline, self._end_process)
         try:
             with self._deadlines, suppress(Stopped), self._owner_name.for_the_run():
                 alone = self._transactions.patiently(self._prepare_connections)
@@ -228,7 +222,7 @@ class Worker(Generic[T]):
         """
 
         def connect_and_check() -> None:
-            with connected(self.engine) as connection:
+            with connected(self._engine) as connection:
                 check(connection)
 
         try:
@@ -289,33 +283,26 @@ class Worker(Generic[T]):
         logging.shutdown()
         os._exit(os.EX_SOFTWARE)
 
-    def _calls_of(self, engine: Engine, open_session: Callable[[], Session] | None) -> Calls:
-        return Calls(engine, open_session)
-
     def _prepare_connections(self) -> bool:
         """Look at the database and the pool; tell whether this thread has to do everything.
 
         On a database in memory, other threads would not see the database.
         """
-        with connected(self.engine) as connection:
+        with connected(self._engine) as connection:
             database = database_of(connection)
             alone = not database.seen_by_others(connection)
             assert self._deadlines is not None
             self._deadlines.never_below(database.lock_timeout(connection))
+            has_spare = check_connections(
+                self._engine.pool,
+                self.concurrency,
+                self.lanes,
+                alone=alone,
+                keeps_timeouts=self._calls.keeps_timeouts,
+            )
             # On an AUTOCOMMIT engine each turn sets the level of its transaction.
-            if (
-                not database.in_autocommit(connection)
-                and not alone
-                and has_one_to_keep(self.engine, self.concurrency)
-            ):
+            if has_spare and not database.in_autocommit(connection):
                 self._transactions.keep_connection(connection)
-        check_connections(
-            self.engine,
-            self.concurrency,
-            self.lanes,
-            alone=alone,
-            keeps_timeouts=self._calls.keeps_timeouts,
-        )
         return alone
 
     def _work(self, *, alone: bool) -> None:
@@ -324,14 +311,11 @@ class Worker(Generic[T]):
             self._runtime, self._stopping, limit=self.limit, slots=self.concurrency
         )
         heartbeat = Heartbeat(
-            self.engine,
-            self.lanes[0].queue.renew,  # any lane's: the fences tell the queue
+            self.lanes,
+            self._transactions,
             lambda: self._in_hand,
-            lease=min(lane.queue.lease for lane in self.lanes),
             max_runtime=self.max_runtime,
             slots=self.concurrency,
-            beats=not alone,
-            runtime=self._runtime,
         )
         turns = Turns(
             self.lanes,
@@ -357,30 +341,18 @@ class Worker(Generic[T]):
             self.options,
             self._delay_of,
         )
-        reaper = Reaper(
-            [lane.queue for lane in self.lanes],
-            transactions=self._transactions,
-            every=self.reap_every,
-            max_runtime=self.max_runtime,
-            names_held=lambda: {str(in_hand.fence.owner) for in_hand in self._in_hand},
-        )
+        reaper = Reaper(loop, hands, self.lanes, self.reap_every, self.max_runtime)
         with ExitStack() as stack:
-            stack.enter_context(heartbeat)
+            if not alone:
+                heartbeat.begin(stack)
             own: list[Chore] = [reaper]
-            for chore in (wakeups, self._transactions.kept):
-                if chore is not None:
-                    stack.enter_context(chore)
-                    own.append(chore)
+            if wakeups is not None:
+                own.append(stack.enter_context(wakeups))
+            if (kept := self._transactions.kept) is not None:
+                stack.callback(kept.run)
+                own.append(kept)
             reaper.run()
-            beside = stack.enter_context(
-                chores_beside(
-                    loop,
-                    hands=hands,
-                    transactions=self._transactions,
-                    stuck=lambda: self.stuck,
-                    wake=self.wake,
-                )
-            )
+            beside = chores_beside(stack, loop, hands, lambda: self.stuck)
             self._crew_kind(
                 self._runtime,
                 hands,
@@ -402,8 +374,8 @@ class Worker(Generic[T]):
 
     def _wakeups(self, *, alone: bool) -> Wakeups:
         return Wakeups(
-            self.engine,
-            database_of_engine(self.engine),
+            self._engine,
+            database_of_engine(self._engine),
             [lane.queue.plan.spec for lane in self.lanes],
             self.wake,
             self._notify,
@@ -420,7 +392,7 @@ class Worker(Generic[T]):
         with no_deadline():
             if self.on_outcome is not None:
                 for in_hand in result.finished:
-                    self.on_outcome(in_hand.job, in_hand.known_outcome)
+                    self.on_outcome(in_hand.job, in_hand.outcome)
             if self.on_claim is not None:
                 for _, claim in result.claims:
                     if claim or claim.lost:

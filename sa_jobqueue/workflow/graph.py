@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement
-from sqlalchemy.orm import Session
 
 from ..errors import ArgumentError, InvalidTransition
 from ..fence.claim import jobs_by_token
@@ -23,13 +22,12 @@ from ..fence.write import write
 from ..model.mapping import QueueMapping, word_of
 from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
 from ..model.transitions import FINISHED, moved_on
-from ..queue import JobQueue
+from ..queue import Handler, JobQueue
 from ..sessions.writer import AnyConnection, AnySession
 from ..verbs import finish
 from ..verbs.finish import OwnValues, with_own_values
 from ..verbs.manage import PRUNE_LIMIT
 from ..worker import Lane
-from ..worker.lanes import Finished, NotDone
 
 T = TypeVar("T")
 
@@ -354,10 +352,10 @@ class Step(Lane[T]):
         branches: the other statuses that the handler may send jobs to.
     """
 
-    last_first = True
+    is_step = True
 
     def __init__(self, graph: Graph, queue: StepQueue[T], handler: Callable[[T], Any]) -> None:
-        super().__init__(queue, handler)
+        super().__init__(queue, Handler(handler))
         self._graph = graph
         self.name: str = getattr(handler, "__name__", type(handler).__name__)
         self.ready, self.during, self.targets = queue.ready, queue.during, queue.targets
@@ -380,39 +378,13 @@ class Step(Lane[T]):
             ArgumentError: jobs would get stuck; the message tells what to write.
         """
         self._graph.check()
-        assert isinstance(self._queue, StepQueue)
-        return self._queue
+        assert isinstance(self.declared_queue, StepQueue)
+        return self.declared_queue
 
-    @property
-    def declared_queue(self) -> Any:
-        """The same queue, while the workflow may still be declared."""
-        return self._queue
-
-    def outcome_of(self, returned: Any) -> Finished | NotDone:
-        """Return the outcome of a job whose handler has returned something; a str is a branch.
+    def check_branch(self, then: str) -> None:
+        """Refuse a status that the step does not lead to.
 
         Raises:
-            InvalidTransition: a status that the step does not lead to.
-            ArgumentError: as for a queue's handler.
+            InvalidTransition: it names where the step leads.
         """
-        if isinstance(returned, str):
-            self.check_branch(returned)
-            return returned
-        return super().outcome_of(returned)
-
-    def check_branch(self, then: str | None) -> None:
-        """Refuse a status that the step does not lead to; see :meth:`outcome_of`."""
-        if then is not None:
-            self.queue.target(then)
-
-    def complete(
-        self,
-        session: Session,
-        jobs: Sequence[T],
-        then: str | None,
-        *,
-        delete: bool | None,
-        values: OwnValues | None,
-    ) -> None:
-        """Finish jobs whose handlers returned None or Done, or the branch `then`."""
-        self.queue.complete(session, jobs, delete=delete, then=then, values=values)
+        self.queue.target(then)

@@ -20,7 +20,7 @@ def run(given: argparse.Namespace, folder: Path, tell: Callable[[str], None]) ->
         tell(f"{given.database} {made.version}, {given.seconds:g} s, seed {given.seed}")
         for why in made.left_out:
             tell(f"left out: {why}")
-        storm = Storm(url, folder, given, made.faults, far=made.far, clock=made.clock)
+        storm = Storm(url, folder, given, made.faults, made.far, made.through, made.clock)
         storm.run()
         return judge(storm)
 

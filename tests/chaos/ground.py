@@ -18,11 +18,13 @@ from tests.chaos.disk import FullDisk, small_disk
 from tests.chaos.fault import Fault, everywhere
 from tests.chaos.link import Cut, laid_link
 from tests.chaos.own_server import Crash, Own, OwnServer, own_folder
+from tests.chaos.silence import FORGETS, Hang, Silence
+from tests.proxy import Proxy
 from tests.servers import provide
 from tests.servers.errors import NotHere
 
 #: What --faults may name.
-FAULTS = ("kill", "stop", "connections", "crash", "cut", "disk", "clock")
+FAULTS = ("kill", "stop", "connections", "crash", "cut", "disk", "clock", "silent")
 
 Part = TypeVar("Part")
 
@@ -35,6 +37,7 @@ class Ground:
         faults: those that are wanted and can be done here.
         left_out: why others cannot be done here.
         far: the URL and the name of the network that can be cut off.
+        through: the URL of the proxy that goes silent.
         clock: the file of SQLite's clock.
     """
 
@@ -44,6 +47,7 @@ class Ground:
     faults: list[Fault] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     far: tuple[URL, str] | None = None
+    through: URL | None = None
     clock: str | None = None
     version: str = ""
 
@@ -51,10 +55,17 @@ class Ground:
         """Make all that can be had, and return the URL of an empty database."""
         self.faults += [one for one in everywhere(self.database) if one.name in self.wanted]
         try:
-            return self._on_own_server()
+            url = self._on_own_server()
         except NotHere as missing:
             self.left_out.append(f"no server of its own, so no other faults: {missing}")
-            return self._on_shared_server()
+            url = self._on_shared_server()
+        if "silent" in self.wanted and self.database == "sqlite":
+            self.faults.append(Hang())
+        elif "silent" in self.wanted:
+            proxy = self.stack.enter_context(Proxy(url, forgets=FORGETS))
+            self.faults.append(Silence(proxy))
+            self.through = proxy.url
+        return url
 
     def _on_own_server(self) -> URL:
         disk = self._part("disk", small_disk)

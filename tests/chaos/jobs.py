@@ -16,12 +16,19 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import ConstantBackoff, JobMixin, JobQueue, RetryMixin
+from sa_jobqueue.sessions.deadlines import Deadlines
 from tests.models import Task
 from tests.support import make_engine
 
 LEASE = timedelta(seconds=2)
 REAP_EVERY = timedelta(milliseconds=500)
 POLL = timedelta(milliseconds=50)
+
+#: How long a worker's call to its database may take, and a call of a handler's own.
+DEADLINE = timedelta(seconds=2)
+
+#: Seconds that a statement waits for a lock: a worker's deadline is longer than that.
+LOCK_WAIT = 1
 
 #: Of so many calls one raises, after it has been noted.
 RAISES_ONE_OF = 20
@@ -87,7 +94,7 @@ def isolation(url: URL) -> dict[str, Any]:
 
 def open_engine(url: URL) -> Engine:
     """Make an engine of a run: what it has committed outlives a crash of the server."""
-    return make_engine(url, durable=True, **isolation(url))
+    return make_engine(url, durable=True, lock_wait=LOCK_WAIT, **isolation(url))
 
 
 def new_queue() -> JobQueue[Task]:
@@ -101,9 +108,13 @@ def book(session: Session, booking: Booking) -> None:
 
 
 def book_or_raise(session: Session, booking: Booking) -> None:
-    """Add the entry of a booking, and raise now and then after that: then it must not stay."""
+    """Add the entry of a booking, and raise now and then after that: then it must not stay.
+
+    A worker's deadline is not for the statements of its handlers, so they have one of their own.
+    """
     book(session, booking)
-    session.flush()
+    with Deadlines(session.get_bind().engine, DEADLINE):
+        session.flush()
     if random.randrange(RAISES_ONE_OF) == 0:
         raise Planned
 

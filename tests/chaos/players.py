@@ -11,10 +11,11 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, make_url
+from sqlalchemy import URL, Engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -22,6 +23,8 @@ from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.worker import Worker
 from tests.chaos.clock import under
 from tests.chaos.jobs import (
+    DEADLINE,
+    LOCK_WAIT,
     PASSING,
     POLL,
     REAP_EVERY,
@@ -34,9 +37,11 @@ from tests.chaos.jobs import (
     queues_of,
 )
 from tests.chaos.link import enter
+from tests.chaos.silence import HANG
 from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.fault_injection import (
     AFTER_COMMIT,
+    BEFORE_STATEMENT,
     KILLED,
     NOTHING,
     Fault,
@@ -48,6 +53,10 @@ from tests.running import ASYNC_DRIVERS
 
 #: Of so many statements and COMMITs of a worker one loses its connection.
 LOSES_ONE_OF = 150
+
+#: A statement of SQLite's that never ends, and rests most of the time.
+HANGS = "a statement hangs"
+FOR_EVER = "WITH RECURSIVE n AS (SELECT 1 UNION ALL SELECT rest() FROM n) SELECT count(*) FROM n"
 
 #: Databases whose connections no other player ends.
 ADMINISTRATIVE = {
@@ -64,6 +73,7 @@ class Player:
     Attributes:
         kind: worker, async worker or producer.
         folder: of the history files.
+        through: the URL of the proxy that a worker connects through; None: it needs none.
         namespace: the network namespace that it lives in; None: that of the machine.
         loses: a worker loses connections of its own.
         rest: how many times longer than usual it waits between two polls, or two inserts.
@@ -75,15 +85,16 @@ class Player:
     url: str
     folder: str
     seed: int
+    through: str | None = None
     namespace: str | None = None
     loses: bool = True
     rest: float = 1
     clock: str | None = None
 
     @property
-    def pauses(self) -> dict[str, Any]:
-        """How long a worker waits between two polls, and between two reaps."""
-        return {"poll": POLL * self.rest, "reap_every": REAP_EVERY}
+    def times(self) -> dict[str, Any]:
+        """How long a worker waits between two polls and two reaps, and for its database."""
+        return {"poll": POLL * self.rest, "reap_every": REAP_EVERY, "deadline": DEADLINE}
 
     @property
     def history(self) -> Path:
@@ -109,7 +120,7 @@ def work(player: Player) -> None:
     """Run a Worker."""
     url = make_url(player.url)
     calls = Calls.of(url, player.name, player.seed)
-    engine = under(open_engine(url), player.clock)
+    engine = under(open_engine(make_url(player.through or url)), player.clock)
 
     losses = LostConnections(engine, url, player)
 
@@ -119,7 +130,7 @@ def work(player: Player) -> None:
         calls.note(task.id, task.attempts)
 
     queues = queues_of(handler, book_or_raise)
-    worker = Worker(engine, queues, limit=3, concurrency=2, **player.pauses)
+    worker = Worker(engine, queues, limit=3, concurrency=2, **player.times)
     with losses, worker.stopping_on_signals():
         worker.run()
 
@@ -128,7 +139,8 @@ def work_async(player: Player) -> None:
     """Run an AsyncWorker."""
     url = make_url(player.url)
     calls = Calls.of(url, player.name, player.seed)
-    engine = make_async_engine(url, ASYNC_DRIVERS[url.get_backend_name()], **isolation(url))
+    driver, way = ASYNC_DRIVERS[url.get_backend_name()], make_url(player.through or url)
+    engine = make_async_engine(way, driver, lock_wait=LOCK_WAIT, **isolation(url))
     under(engine.sync_engine, player.clock)
 
     losses = LostConnections(engine.sync_engine, url, player)
@@ -140,10 +152,11 @@ def work_async(player: Player) -> None:
 
     async def run() -> None:
         queues = queues_of(handler, book_awaited)
-        worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **player.pauses)
+        worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **player.times)
         with losses, worker.stopping_on_signals():
             await worker.run()
-        await engine.dispose()
+        with suppress(TimeoutError):  # asyncpg waits for a farewell of a silent network
+            await asyncio.wait_for(engine.dispose(), DEADLINE.total_seconds())
 
     asyncio.run(run())
 
@@ -171,7 +184,8 @@ class LostConnections(FaultInjection):
     """From its first job on a worker loses its connection before and after statements and COMMITs.
 
     After a COMMIT means that its answer is lost. This happens to the first COMMIT, so that a short
-    run has it, too. Each loss is noted in a file, which outlives the process.
+    run has it, too. On SQLite, statements that are to hang never end. Each fault is noted in a
+    file, which outlives the process.
     """
 
     def __init__(self, engine: Engine, url: URL, player: Player) -> None:
@@ -186,6 +200,9 @@ class LostConnections(FaultInjection):
             one_of=LOSES_ONE_OF,
         )
         self.kinds = [fault for fault in self.kinds if fault[0] == KILLED]
+        if self._alias == "sqlite":
+            event.listen(engine, "connect", _teach_to_rest)
+        self._hang = Path(player.folder, HANG)
         self._first_commit_is_lost = player.loses
         self._noted = os.open(player.losses, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
 
@@ -193,14 +210,33 @@ class LostConnections(FaultInjection):
         if self._begun and self._first_commit_is_lost and AFTER_COMMIT in moments:
             self._first_commit_is_lost = False
             fault = (KILLED, AFTER_COMMIT)
+        elif self._begun and BEFORE_STATEMENT in moments and taken(self._hang):
+            fault = (HANGS, BEFORE_STATEMENT)
         else:
             fault = super()._draw(*moments)
         if fault != NOTHING:
-            os.write(self._noted, f"{fault[1]}\n".encode())
+            os.write(self._noted, f"{fault[0]} {fault[1]}\n".encode())
         return fault
+
+    def _happen(self, what: str, connection: Any, cursor: Any) -> None:
+        if what == HANGS:
+            cursor.execute(FOR_EVER)
+        super()._happen(what, connection, cursor)
 
     def _kill(self, connection: Any) -> None:
         for _ in range(2):  # a crash of the server ends the connection that ends ours, too
             with suppress(DBAPIError):
                 super()._kill(connection)
                 return
+
+
+def _teach_to_rest(connection: Any, record: object) -> None:
+    connection.create_function("rest", 0, partial(time.sleep, 0.05))
+
+
+def taken(file: Path) -> bool:
+    """Remove a file; tell whether it was there: one process has it."""
+    with suppress(FileNotFoundError):
+        file.unlink()
+        return True
+    return False

@@ -66,10 +66,12 @@ class Storm:
         given: its seconds, its seed and its pauses, as on the command line.
         faults: what is done, each as often as it has cards.
         far: the URL and the network namespace of every second player; None: they are not apart.
+        through: the URL of a proxy for the workers that are not far; None: there is none.
         clock: the file of SQLite's clock; None: it is the machine's.
         done: how often each fault was done.
         harmed: the names of the players that were killed or stopped.
-        ended: the players that ended by themselves or not at all, with their exit codes.
+        stuck: the workers that ended since a call to the database could not be freed.
+        ended: the other players that ended by themselves or not at all, with their exit codes.
         players: all that have ever played.
         running: those that play.
         clock_steps: the database's clock may have been stepped.
@@ -81,9 +83,11 @@ class Storm:
     given: argparse.Namespace
     faults: Sequence[Fault]
     far: tuple[URL, str] | None = None
+    through: URL | None = None
     clock: str | None = None
     done: Counter[str] = field(default_factory=Counter)
     harmed: set[str] = field(default_factory=set)
+    stuck: set[str] = field(default_factory=set)
     ended: dict[str, int | None] = field(default_factory=dict)
     players: list[Player] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
@@ -175,12 +179,14 @@ class Storm:
     def _start(self, kind: str, *, far: bool) -> None:
         name = f"{kind.replace(' ', '-')}-{len(self.players)}"
         url, namespace = self._way_in(far=far)
+        through = None if namespace or kind == "producer" else self.through
         player = Player(
             kind,
             name,
             url.render_as_string(hide_password=False),
             str(self.folder),
             self.dice.getrandbits(32),
+            through=through and through.render_as_string(hide_password=False),
             namespace=namespace,
             loses=self.loses_connections,
             rest=self.given.rest,
@@ -199,8 +205,15 @@ class Storm:
         """Replace players that ended by themselves: this is a fault of its own."""
         for running in self.running[:]:
             if running.process.exitcode is not None:
-                self.ended[running.player.name] = running.process.exitcode
+                self._note_end(running)
                 self.replace(running)
+
+    def _note_end(self, running: Running) -> None:
+        """Note a player that ended by itself; a call that cannot be freed ends a worker."""
+        if running.process.exitcode == os.EX_SOFTWARE:
+            self.stuck.add(running.player.name)
+        else:
+            self.ended[running.player.name] = running.process.exitcode
 
     def _end_players(self) -> None:
         """Tell all players to end, and wait."""
@@ -211,7 +224,7 @@ class Storm:
             running.process.join(max(0, deadline - time.monotonic()))
             # By SIGTERM: it was told before it had begun.
             if running.process.exitcode not in (0, -signal.SIGTERM):
-                self.ended[running.player.name] = running.process.exitcode
+                self._note_end(running)
 
     def _drain(self) -> None:
         """Have a sound worker finish all jobs, also those that wait for a lease."""

@@ -64,6 +64,7 @@ def _counts(storm: Storm, history: History, calls: Calls) -> dict[str, int]:
         "calls of the handler": len(calls.calls),
         "calls after which the handler raised": sum(call.raised for call in calls.calls),
         **calls.repeated(),
+        "workers ended since a call could not be freed": len(storm.stuck),
         **{f"faults done: {name}": count for name, count in sorted(storm.done.items())},
         **_losses(storm),
     }
@@ -72,10 +73,7 @@ def _counts(storm: Storm, history: History, calls: Calls) -> dict[str, int]:
 def _losses(storm: Storm) -> dict[str, int]:
     noted = [player.losses for player in storm.players if player.losses.exists()]
     counted = Counter(line for path in noted for line in path.read_text().splitlines())
-    return {
-        f"faults done: a worker's connection lost {when}": count
-        for when, count in sorted(counted.items())
-    }
+    return {f"faults done by a worker: {what}": count for what, count in sorted(counted.items())}
 
 
 def of(history: History, event: str) -> list[Record]:
@@ -99,7 +97,7 @@ class Calls:
     Attributes:
         jobs: the status of each job.
         calls: by job and attempt.
-        harmed: the players that were killed or stopped.
+        harmed: the players that were killed or stopped, or ended in the middle of a call.
         without_lock: the players whose Owner lost its lock.
         lost: the claims that living players found lost, as player and key.
         bookings: each with its status and the number of its entries.
@@ -130,7 +128,7 @@ class Calls:
             for record in of(history, "after_lost")
             for key in jobs(record)
         }
-        return cls(found, calls, storm.harmed, without_lock, lost, bookings)
+        return cls(found, calls, storm.harmed | storm.stuck, without_lock, lost, bookings)
 
     def faults(self) -> Iterator[str]:
         """Find jobs that were not handled, or more often than the faults explain.

@@ -7,12 +7,15 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, make_url
 
+from sa_jobqueue.cli.database import Database
 from tests.proxy import Proxy
 from tests.support import until
 
@@ -246,3 +249,18 @@ def test_a_worker_waits_for_a_server_that_is_away(
     working.send_signal(signal.SIGTERM)  # while it waits again
 
     assert working.wait(PATIENCE) == 0
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_command_ends_though_its_connection_is_silent(
+    async_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.cli.database.FAREWELL", timedelta(milliseconds=500))
+    with Proxy(make_url(async_url)) as proxy:
+
+        def work(_: Any, engine: Engine) -> None:
+            engine.connect().close()
+            proxy.go_silent()
+            proxy.speak()
+
+        Database(proxy.url.render_as_string(hide_password=False)).open(work)

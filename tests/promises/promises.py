@@ -62,14 +62,13 @@ PROMISES = (
         ("tests/contract/worker/test_transactional.py",),
         Edit(
             "worker/handlers.py",
-            "if not lock_claim(writer, mapping, fence):",
-            "if not lock_claim(writer, mapping, fence) and not fence:",
+            "if not lock_claim(writer, lane.mapping, fence):",
+            "if not lock_claim(writer, lane.mapping, fence) and not fence:",
         ),
         Edit(
             "worker/handlers.py",
-            "            raise _Over(ArgumentError(CHANGED)) from None\n"
-            "        except DBAPIError as error:",
-            "            return\n        except DBAPIError as error:",
+            "            raise _Over(ArgumentError(CHANGED))",
+            "            return Ended.FINISHED",
         ),
     ),
     Promise(

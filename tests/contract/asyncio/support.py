@@ -25,23 +25,25 @@ DRIVERS_OF_POSTGRESQL = _drivers("asyncpg", "psycopg", engines=("postgresql",))
 DRIVERS_OF_INNODB = _drivers("aiomysql", "asyncmy", engines=("mysql", "mariadb"))
 DRIVERS_OF_SQLITE = _drivers("aiosqlite", engines=("sqlite",))
 
-_INIT = f"SET innodb_lock_wait_timeout={LOCK_WAIT}, lock_wait_timeout={LOCK_WAIT}"
 
-#: Like tests.support.CONNECT for synchronous drivers: statements wait, but not for long.
-CONNECT: dict[str, dict[str, Any]] = {
-    "asyncpg": {"server_settings": {"lock_timeout": f"{LOCK_WAIT}s"}},
-    "psycopg": {"options": f"-c lock_timeout={LOCK_WAIT}s"},
-    "aiomysql": {"init_command": _INIT},
-    "asyncmy": {"init_command": _INIT},
-    "aiosqlite": {"timeout": LOCK_WAIT},
-}
+def make_async_engine(
+    url: URL, driver: str, *, lock_wait: int = LOCK_WAIT, **options: Any
+) -> AsyncEngine:
+    """Create an engine of an async driver for the database of a synchronous one.
 
-
-def make_async_engine(url: URL, driver: str, **options: Any) -> AsyncEngine:
-    """Create an engine of an async driver for the database of a synchronous one."""
+    Its statements wait for locks, but not for long.
+    """
+    init = f"SET innodb_lock_wait_timeout={lock_wait}, lock_wait_timeout={lock_wait}"
+    connect: dict[str, dict[str, Any]] = {
+        "asyncpg": {"server_settings": {"lock_timeout": f"{lock_wait}s"}},
+        "psycopg": {"options": f"-c lock_timeout={lock_wait}s"},
+        "aiomysql": {"init_command": init},
+        "asyncmy": {"init_command": init},
+        "aiosqlite": {"timeout": lock_wait},
+    }
     drivername = f"{url.get_backend_name()}+{driver}"
     return create_async_engine(
-        url.set(drivername=drivername), connect_args=CONNECT[driver], **options
+        url.set(drivername=drivername), connect_args=connect[driver], **options
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, event
 
+from sa_jobqueue.dialects import database_of_dialect
 from tests.support import make_engine, until
 
 #: Of so many statements and commits one goes wrong.
@@ -172,12 +173,9 @@ class FaultInjection:
     # -- ending connections ---------------------------------------------
 
     def _remember_number(self, connection: Any, record: Any) -> None:
-        cursor = connection.cursor()
-        mine = "pg_backend_pid()" if self._alias == "postgresql" else "CONNECTION_ID()"
-        cursor.execute(f"SELECT {mine}")
-        record.info["number"] = cursor.fetchone()[0]
-        cursor.close()
-        connection.rollback()
+        # Without asking the server: a listener has no deadline, and the network may be silent.
+        driver = self._dialect.get_driver_connection(connection)
+        record.info["number"] = database_of_dialect(self._dialect).told_backend(driver)
 
     def _kill(self, connection: Any) -> None:
         if self._alias == "sqlite":

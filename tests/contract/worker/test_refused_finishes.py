@@ -148,6 +148,36 @@ def test_rows_that_others_lock_hold_up_no_other_job_and_cost_no_more_waits_than_
     assert 1 <= len(waits) <= 2
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_file_that_others_keep_locked_holds_up_its_jobs_and_ends_no_worker(
+    workers: Workers, clock: Clock
+) -> None:
+    workers.engine = engine_with(workers, {"timeout": 0})
+    workers.add("a", "b", entity=Picky)
+    other = workers.plain.raw_connection()
+    waits: list[str] = []
+
+    def handle(job: Picky) -> None:
+        workers.note(job)
+        if job.name == "a":
+            other.cursor().execute("BEGIN IMMEDIATE")
+
+    def meet(context: Any) -> None:
+        waits.append(str(context.original_exception))
+        clock.jump(3)
+        if len(waits) == 5:
+            other.rollback()
+
+    with heard(workers.engine, "handle_error", meet):
+        workers.drain(workers.queue(Picky, handle), limit=1, owner="w", reap_every=None)
+    workers.engine.dispose(close=not workers.awaits)
+    other.close()
+
+    assert workers.handled == ["a", "b"]
+    assert set(workers.statuses(Picky).values()) == {"done"}
+    assert len(waits) >= 5
+
+
 def engine_with(workers: Workers, connect: dict[str, Any]) -> Any:
     """Create an engine for workers with these arguments for their driver alone."""
     url = workers.engine.url

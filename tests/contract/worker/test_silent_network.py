@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, event, text
+from sqlalchemy import URL, Engine, NullPool, event, text
 
 from tests.contract.worker.driver import Workers
 from tests.models import Task
@@ -153,3 +153,44 @@ Worker(engine, queue, deadline=timedelta(milliseconds=200)).run()
     )
     assert (done.returncode, "has not returned" in done.stderr) == (70, True), done.stderr
     assert time.monotonic() - began < 45
+
+
+@A_NETWORK
+def test_a_worker_goes_on_whose_connection_is_silent_when_it_is_closed(
+    workers: Workers, proxy: Proxy
+) -> None:
+    engine = impatient(workers, proxy.url, poolclass=NullPool)
+
+    def silence(*_: Any) -> None:
+        proxy.go_silent()
+        proxy.speak()
+
+    with workers.running(Task, bind=engine, deadline=DEADLINE, reap_every=None):
+        workers.add("a")
+        until(lambda: workers.handled == ["a"])
+        event.listen(engine, "checkin", silence, once=True)
+        workers.add("b")
+        until(lambda: workers.statuses() == {"a": "done", "b": "done"})
+
+
+@A_NETWORK
+def test_a_worker_goes_on_whose_new_connections_go_silent_before_their_first_statement(
+    workers: Workers, proxy: Proxy
+) -> None:
+    engine = impatient(workers, proxy.url)
+    silent: list[Any] = []
+
+    def silence(driver: Any, _: Any) -> None:  # before the listener that sets the lock timeout
+        if len(silent) < 2:
+            silent.append(driver)
+            proxy.go_silent()
+            proxy.speak()
+
+    with workers.running(Task, bind=engine, deadline=DEADLINE, reap_every=None):
+        workers.add("a")
+        until(lambda: workers.statuses() == {"a": "done"})
+        event.listen(engine, "connect", silence, insert=True)
+        engine.dispose(close=False)
+        workers.add("b")
+        until(lambda: workers.statuses() == {"a": "done", "b": "done"})
+    assert len(silent) == 2
