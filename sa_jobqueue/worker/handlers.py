@@ -291,7 +291,10 @@ class Attempt(JobContext):
             if not lock_claim(writer, lane.mapping, fence):
                 return self._ended(writer, fence)
             in_hand.may_be_finished = False
-            job = session.get_one(fence.entity, fence.identity, options=self._attempts.options)
+            job = session.get(fence.entity, fence.identity, options=self._attempts.options)
+            if job is None:
+                text = f"a criterion of the session hides {fence!r} from its handler: have the "
+                raise _Over(ArgumentError(f"{text}criterion show all jobs that the queue claims"))
             connection = writer.connection
             connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         event.listen(session, "before_commit", _refuse_commit)

@@ -239,14 +239,14 @@ class Lane(Generic[T]):
         by_branch: dict[str | None, list[Any]] = {}
         own: dict[int, Mapping[Any, Any]] = {}
         for in_hand in handled:
-            then = outcome = in_hand.outcome
-            if isinstance(outcome, Done):
-                then, own[id(in_hand.job)] = outcome.then, outcome.values
-            if then is None or isinstance(then, str):
-                by_branch.setdefault(then, []).append(in_hand)
-            else:
+            outcome: Outcome = in_hand.outcome
+            if isinstance(outcome, Failed | NotDone):
                 text = outcome.error if isinstance(outcome, Failed) else outcome.reason
                 lost += self.finish_otherwise(session, in_hand.job, outcome, text)
+                continue
+            if isinstance(outcome, Done):
+                own[id(in_hand.job)] = outcome.values
+            by_branch.setdefault(branch_of(outcome), []).append(in_hand)
         values = (lambda job: own.get(id(job), {})) if own else None
         for then, done in by_branch.items():
             complete = partial(self.complete, session, jobs_of(done), then)

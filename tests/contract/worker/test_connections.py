@@ -77,6 +77,23 @@ def test_a_sessionmakers_criteria_and_routing_hold_for_claims(
     assert sorted(done) == ["a", "c", "e"]
 
 
+@ANYWHERE
+def test_a_job_that_a_criterion_hides_from_its_handler_says_so(
+    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a")
+    queue = workers.queue(Email, lambda session, email: None, transactional=True)
+
+    workers.drain(
+        queue,
+        bind=workers.sessions(SoftDeleting),
+        on_claim=lambda claim: workers.execute(update(Email).values(subject="deleted")),
+    )
+
+    assert "have the criterion show all jobs" in caplog.text
+    assert session.scalars(select(Email.status)).all() == ["failed"]
+
+
 def test_a_drain_asks_for_remaining_jobs_where_it_writes(threads: Workers) -> None:
     """A replica may not show yet that a job waits for its retry."""
     engine = threads.engine
