@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +20,9 @@ from tests.evidence.checker import check
 from tests.evidence.history import COMMITTED, UNKNOWN, History, Record
 from tests.models import Task
 from tests.support import make_engine
+
+#: A lock whose connection has gone silent is missed after half a minute.
+UNNOTICED = timedelta(seconds=35)
 
 
 @dataclass
@@ -45,7 +49,9 @@ def judge(storm: Storm) -> Verdict:
     """Judge a run that has been drained."""
     history = History.read(*storm.histories, clock_steps=storm.clock_steps)
     calls = Calls.read(storm, history)
-    faults = ["\n".join(fault.story()) for fault in check(history, drained=True)]
+    faults = [
+        "\n".join(fault.story()) for fault in check(history, drained=True, unnoticed=UNNOTICED)
+    ]
     ended = [f"{name} ended by itself: {code}" for name, code in storm.ended.items()]
     return Verdict(_counts(storm, history, calls), [*faults, *calls.faults(), *ended])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,20 @@ class Fault:
             )
 
 
-def check(history: History, *, drained: bool = False) -> Iterator[Fault]:
+def check(
+    history: History, *, drained: bool = False, unnoticed: timedelta = timedelta(0)
+) -> Iterator[Fault]:
     """Find what is wrong in a history.
 
     Args:
         drained: the run has ended with nothing left to do, so a job without an end is lost.
+        unnoticed: for how long an owner may not notice that its lock is lost.
     """
     stories = [RowStory(history, *row) for row in history.rows.items()]
     for story in stories:
         yield from (Fault(*found) for found in judge_row(story))
-    yield from (Fault(*found) for found in judge_queues(history, stories, drained=drained))
+    found_there = judge_queues(history, stories, drained=drained, unnoticed=unnoticed)
+    yield from (Fault(*found) for found in found_there)
 
 
 def check_files(*paths: str | Path, drained: bool = False, **how: Any) -> list[Fault]:

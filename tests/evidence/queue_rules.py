@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Hashable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -25,7 +25,9 @@ _OVER = frozenset({"complete", "cancel", "cancel_claimed", "prune"})
 DEAD = "dead owner"
 
 
-def judge_queues(history: History, stories: list[RowStory], *, drained: bool) -> Iterator[Found]:
+def judge_queues(
+    history: History, stories: list[RowStory], *, drained: bool, unnoticed: timedelta
+) -> Iterator[Found]:
     """Find the faults of the queues."""
     claims = sorted(
         (held for story in stories for held in story.claims if held.sure),
@@ -36,7 +38,7 @@ def judge_queues(history: History, stories: list[RowStory], *, drained: bool) ->
         yield from _order(claims, there, "claim order", _of_strict_queue)
         yield from _order(claims, there, "key order", _of_serial_key)
     yield from _limits(history, claims)
-    yield from _dead_owners(history, claims)
+    yield from _dead_owners(history, claims, unnoticed)
     if drained:
         yield from _lost(stories)
 
@@ -140,11 +142,11 @@ def _lives(history: History, held: Held, later: Held) -> bool:
 # -- owners, and what was lost -------------------------------------------------------
 
 
-def _dead_owners(history: History, claims: list[Held]) -> Iterator[Found]:
+def _dead_owners(history: History, claims: list[Held], unnoticed: timedelta) -> Iterator[Found]:
     """An owner that was dead for a reap never claims again, once it knows.
 
     A network that was cut hides the end of its lock's connection from it. It may claim until it
-    is told, and then takes another name.
+    is told, and then takes another name. If the network is silent, it may end before it is told.
     """
     seen = _owners_told_of_their_loss(history)
     last = {held.claim.owner or "": held.claim for held in claims}
@@ -154,7 +156,8 @@ def _dead_owners(history: History, claims: list[Held]) -> Iterator[Found]:
             continue
         for ending in held.sure_endings:
             dead = ending.record.written.get("error") == DEAD and owner not in seen
-            if dead and history.surely_before(ending.record, last[owner].record):
+            goes_on = last[owner].record.time - ending.record.time > unnoticed
+            if dead and goes_on and history.surely_before(ending.record, last[owner].record):
                 seen.add(owner)
                 text = "its owner was taken for dead, and claims again"
                 yield "owner life", text, [held.claim, ending, last[owner]]
