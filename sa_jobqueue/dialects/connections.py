@@ -7,13 +7,14 @@ import selectors
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.engine import Dialect
 from sqlalchemy.event.registry import _EventKey
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, OperationalError
 
 
 def dedicated_connection(engine: Engine) -> Connection:
@@ -23,7 +24,8 @@ def dedicated_connection(engine: Engine) -> Connection:
     thread would wait for a second connection until the pool's timeout.
     """
     apart = Engine(engine.pool.recreate(), engine.dialect, engine.url)
-    connection = apart.connect()
+    with Connecting(engine):
+        connection = apart.connect()
     try:
         connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         connection.detach()
@@ -90,6 +92,34 @@ def connect_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
     asyncpg = getattr(dbapi, "asyncpg", None)
     own = () if asyncpg is None else (OSError, asyncpg.PostgresError)
     return (dbapi.Error, *own)
+
+
+class Connecting:
+    """Raise a driver's own errors as OperationalError: the connection could not be made.
+
+    A class, since a generator would cost each transaction four more calls.
+    """
+
+    def __init__(self, bind: Engine | Connection) -> None:
+        self._bind = bind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, connect_errors(self._bind.dialect)):
+            raise OperationalError(None, None, error) from error
+        # asyncpg's errors have no class of PEP 249 beneath Error.
+        without_class = not isinstance(error, OperationalError | InterfaceError)
+        if isinstance(error, DBAPIError) and without_class and error.statement is None:
+            raise OperationalError(None, None, error.orig or error) from error
 
 
 def autocommit_of(driver: Any) -> bool | None:

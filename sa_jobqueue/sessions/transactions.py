@@ -12,15 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, update
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from ..dialects import connect_errors, database_of, is_missing_table, is_read_only, is_transient
-from ..dialects.connections import driver_errors
+from ..dialects import database_of, is_missing_table, is_read_only, is_transient
+from ..dialects.connections import Connecting, driver_errors
 from ..errors import MissingTable
 from .writer import note_own_transaction
 
@@ -55,13 +53,13 @@ def run_in_transaction(
     routed = None if mapper is None else routed_to_writes(mapper)
     with opened as session:
         try:
-            with _Connecting(bind):
+            with Connecting(bind):
                 connection = session.connection(bind_arguments=routed)
             database = database_of(connection)
             in_autocommit = database.in_autocommit(connection)
             if in_autocommit and isinstance(bind, Engine):
                 session.rollback()  # the level of a transaction is set before it begins
-                with _Connecting(bind):
+                with Connecting(bind):
                     connection = session.connection(
                         bind_arguments=routed,
                         execution_options={"isolation_level": database.transaction_level},
@@ -160,7 +158,7 @@ def connected(engine: Engine) -> Iterator[Connection]:
 
 def connect(engine: Engine) -> Connection:
     """Connect; raise OperationalError in place of a driver's own errors."""
-    with _Connecting(engine):
+    with Connecting(engine):
         return engine.connect()
 
 
@@ -172,40 +170,12 @@ def connected_outside_pool(engine: Engine) -> Iterator[Connection]:
     """
     pool = engine.pool.recreate()
     try:
-        with _Connecting(engine):
+        with Connecting(engine):
             found = pool.connect()
         with Connection(engine, found) as connection:
             yield connection
     finally:
         pool.dispose()
-
-
-class _Connecting:
-    """Raise a driver's own errors as OperationalError: the connection could not be made.
-
-    A class, since a generator would cost each transaction four more calls.
-    """
-
-    def __init__(self, bind: Engine | Connection) -> None:
-        self._bind = bind
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            return
-        if isinstance(error, connect_errors(self._bind.dialect)):
-            raise OperationalError(None, None, error) from error
-        # asyncpg's errors have no class of PEP 249 beneath Error.
-        without_class = not isinstance(error, OperationalError | InterfaceError)
-        if isinstance(error, DBAPIError) and without_class and error.statement is None:
-            raise OperationalError(None, None, error.orig or error) from error
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -129,6 +130,25 @@ def test_a_worker_whose_lock_was_lost_finishes_its_jobs_under_a_new_name(
     assert first == second != third
     assert "~" in third
     assert set(apart.statuses().values()) == {"done"}
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.parametrize("refused", range(3))
+def test_a_worker_waits_for_a_server_that_refuses_one_of_its_first_connections(
+    workers: Workers, refused: int
+) -> None:
+    workers.add("a")
+    numbers = count()
+
+    def connect(dialect: Any, *_: Any) -> None:
+        if next(numbers) == refused:
+            raise refused_by_network(dialect.loaded_dbapi)
+
+    with heard(workers.engine, "do_connect", connect):
+        workers.drain(workers.queue(Task), reap_every=None)
+
+    assert workers.handled == ["a"]
+    assert next(numbers) > refused
 
 
 @BOTH
