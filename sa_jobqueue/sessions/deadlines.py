@@ -270,10 +270,9 @@ def _watch(dialect: Dialect) -> None:
 
 def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any) -> Any:
     deadlines = _current.get()
-    connection = arguments[-1].root_connection.connection  # of the execution's context
     if deadlines is not None:
         call = partial(work, *arguments)
-        return deadlines.call(dialect, connection.dbapi_connection, "a statement", call)
+        return deadlines.call(dialect, _connection_of(arguments[-1]), "a statement", call)
     try:
         return work(*arguments)
     except BaseException as error:
@@ -281,9 +280,15 @@ def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any)
         if in_thread and not isinstance(error, Exception):
             # A handler was cancelled, and its statement goes on in aiosqlite's thread: it would
             # keep the file locked, and even the close of its connection would.
-            _interrupt(dialect.get_driver_connection(connection.dbapi_connection))
-            connection.dbapi_connection.rollback()
+            connection = _connection_of(arguments[-1])
+            _interrupt(dialect.get_driver_connection(connection))
+            connection.rollback()
         raise
+
+
+def _connection_of(context: Any) -> Any:
+    """Return the connection of an execution, as the dialect knows it."""
+    return context.root_connection.connection.dbapi_connection
 
 
 _WORDS = {

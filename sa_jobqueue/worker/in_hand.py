@@ -67,7 +67,7 @@ class InHand(Generic[T]):
         lost: a renewal has found that the claim was lost.
         given_up: why the worker no longer waits for its handler, and ignores its result.
         asked_to_stop: somebody wants this handler to end early.
-        moved_itself: its handler has written a status to it.
+        moved_itself: its handler has written a status to it, or has left it expired.
         may_be_finished: a transaction that finishes it has come to its COMMIT; if the answer was
             lost, nobody knows whether it has succeeded.
     """

@@ -466,9 +466,15 @@ def _kept(handled: Sequence[InHand[T]], lost: Sequence[Any]) -> list[InHand[T]]:
 
 
 def _is_finished(session: Session, in_hand: InHand[Any]) -> bool:
-    """Tell whether a handler has finished its job in a transaction of its own."""
-    mapping = in_hand.lane.mapping
-    then = word_of(mapping, vars(in_hand.job)[in_hand.lane.status_key])
+    """Tell whether a handler has finished its job in a transaction of its own.
+
+    Its job may be expired by now, and tell no status; or the handler has only moved the job on to
+    another status of its claim.
+    """
+    mapping, lane = in_hand.lane.mapping, in_hand.lane
+    then = word_of(mapping, vars(in_hand.job).get(lane.status_key) or lane.queue.then)
+    if then in mapping.during:
+        return False
     with writing(session, mapping, reads=True) as writer:
         return is_as_finished(writer, mapping, in_hand.fence, then)
 

@@ -324,6 +324,24 @@ def test_a_job_that_its_handler_finishes_itself_is_no_loss(
     assert caplog.text == ""
 
 
+@ANYWHERE
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_job_that_its_handler_moves_on_or_leaves_expired_is_finished_by_the_worker(
+    workers: Workers, session: Session, expires: bool
+) -> None:
+    session.add_all([Render(), Render()])
+    session.commit()
+
+    def run(render: Render) -> None:
+        with Session(workers.plain, expire_on_commit=expires) as own, own.begin():
+            own.add(render)
+            render.status = "running"
+
+    workers.drain(Render, run, limit=2)
+
+    assert session.scalars(select(Render.status)).all() == ["done", "done"]
+
+
 #: How a child leaves its handler, and the exit code of its process.
 LEAVES = {
     "returns": (lambda: None, 0),
