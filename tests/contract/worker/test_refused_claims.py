@@ -240,9 +240,9 @@ def test_where_no_row_is_to_be_passed_over_the_worker_ends(
     add(workers, *colours)
 
     with pytest.raises(Exception, match=rf"{UNKNOWN}|(?i:constraint)"):
-        workers.drain(workers.queue(Wall, **limits), limit=2, owner="w")
+        workers.drain(workers.queue(Wall, **limits), limit=2, owner="w", reap_every=None)
 
-    assert 300 < impatient.ahead < 3000
+    assert impatient.ahead > 300
     assert (1, "unclaimed", 0) in left(workers)
     assert "cannot be claimed" not in caplog.text
     assert caplog.text.count("refuses a claim") == 1
