@@ -64,6 +64,11 @@ class Proxy:
         """Forward new connections again; those that are there stay silent."""
         self._silent = threading.Event()
 
+    def end_all(self) -> None:
+        """End the connections that are there."""
+        for opened in self._sockets[1:]:
+            end(opened)
+
     def hold(self) -> None:
         """Forward nothing until :meth:`release`; what comes meanwhile arrives then."""
         self._flows.clear()

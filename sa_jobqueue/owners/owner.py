@@ -134,6 +134,16 @@ class Owner:
         )
 
     @property
+    def known_name(self) -> ConnectionOwner:
+        """The name that it had last, without a look at the lock.
+
+        Raises:
+            LockNotHeld: the owner is not open.
+        """
+        held = self._held
+        return ConnectionOwner(self.name if held is None else held.name)
+
+    @property
     def sure(self) -> bool:
         """Whether the lock is held, as far as is known without waiting.
 

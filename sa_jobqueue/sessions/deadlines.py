@@ -22,6 +22,7 @@ listeners of "connect", SQLAlchemy's own among them, ask the driver. The connect
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -60,6 +61,12 @@ _OF_CONNECTION = (
 #: What the driver's error of a call that was cut off tells.
 LATE = "sa_jobqueue has closed the connection: the call has taken longer than the worker's deadline"
 
+#: How long a call may take at least, in seconds, also after the time for all calls is over.
+LEAST = 1.0
+
+#: How often a thread that connects looks at its time, in seconds.
+LOOK_EVERY = 0.25
+
 #: After so many deadlines a call that could not be freed is hopeless.
 HOPELESS = 3
 
@@ -95,7 +102,7 @@ class Deadlines:
 
     Args:
         engine: whose dialect calls.
-        longest: how long a call may take.
+        longest: how long a call may take; a statement that may wait for a lock, perhaps longer.
         give_up: called once when a call could not be freed within HOPELESS deadlines, in the
             watching thread, with what the call does.
     """
@@ -114,7 +121,8 @@ class Deadlines:
         self._over = threading.Event()
         self._thread: threading.Thread
         self._token: Token[Deadlines | None] | None = None
-        self.longest = longest
+        self.longest = self._to_connect = longest
+        self._end_at = math.inf
         _watch(engine.dialect)
 
     def __enter__(self) -> Deadlines:
@@ -136,6 +144,15 @@ class Deadlines:
         """Let calls take longer than a statement may wait for a lock; None: it has no limit."""
         if lock_timeout is not None:
             self.longest = max(self.longest, lock_timeout + timedelta(seconds=2))
+
+    def end_at(self, moment: float) -> None:
+        """Let no call last beyond a time of time.monotonic(); a later call has a second."""
+        self._end_at = moment
+
+    def is_late(self, began: float, *, connects: bool = False) -> bool:
+        """Tell whether a call has taken too long."""
+        now, longest = time.monotonic(), self._to_connect if connects else self.longest
+        return now - began >= longest.total_seconds() or now >= max(self._end_at, began + LEAST)
 
     @property
     def stuck(self) -> str | None:
@@ -179,7 +196,7 @@ class Deadlines:
                 age = now - call.began
                 if not call.is_seen:
                     self._see(call)
-                elif age >= longest and not call.was_cut:
+                elif self.is_late(call.began) and not call.was_cut:
                     self._cut(call)
                 elif age >= HOPELESS * longest and call in self._calls:
                     self._over.set()
@@ -203,6 +220,7 @@ class Deadlines:
             if call.is_over:
                 return
             call.was_cut = True
+            age = timedelta(seconds=time.monotonic() - call.began)
             database = database_of_dialect(call.dialect)
             process = database.told_backend(call.driver())
             if database.has_network:
@@ -212,14 +230,14 @@ class Deadlines:
         log.warning(
             "%s has taken longer than %s; the worker closes its connection and tries again",
             call.what,
-            duration_text(self.longest),
+            duration_text(age),
         )
         if process is not None and call.dialect is self._engine.dialect:
-            threading.Thread(target=self._end_session, args=(process,), daemon=True).start()
+            threading.Thread(target=self._end_session, args=(process, age), daemon=True).start()
 
-    def _end_session(self, process: int) -> None:
+    def _end_session(self, process: int, age: timedelta) -> None:
         """End the session at the server, which may still hold the locks of its rows."""
-        quiet = self.longest - timedelta(seconds=1)  # the clock of the server counts from later
+        quiet = age - timedelta(seconds=LEAST)  # the clock of the server counts from later
 
         def end() -> None:
             with connected_apart(self._engine) as connection:
@@ -319,25 +337,24 @@ def _connect(dialect: Dialect, connect: Callable[..., Any], *args: Any, **option
     deadlines = _current.get()
     if deadlines is None:
         return connect(*args, **options)
-    work = partial(connect, *args, **options)
-    longest = deadlines.longest.total_seconds()
+    work, began = partial(connect, *args, **options), time.monotonic()
     late: Any = dialect.loaded_dbapi
     try:
-        made = _within(dialect, work, longest)
+        made = _within(dialect, work, lambda: deadlines.is_late(began, connects=True))
     except TimeoutError as error:
-        text = f"no connection was made within {duration_text(deadlines.longest)}"
+        lasted = timedelta(seconds=time.monotonic() - began)
+        text = f"no connection was made within {duration_text(lasted)}"
         raise late.OperationalError(text) from error
     deadlines.watch_new(dialect, made)
     return made
 
 
-def _within(dialect: Dialect, work: Callable[[], Any], longest: float) -> Any:
+def _within(dialect: Dialect, work: Callable[[], Any], is_late: Callable[[], bool]) -> Any:
+    """Return what `work` returns; raise TimeoutError as soon as it is late."""
     if dialect.is_async:
-        import asyncio
+        from sqlalchemy.util import await_only
 
-        from sqlalchemy.util import await_only, greenlet_spawn
-
-        return await_only(asyncio.wait_for(greenlet_spawn(work), longest))
+        return await_only(_awaited_within(work, is_late))
     from queue import Empty, SimpleQueue
 
     answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
@@ -354,14 +371,34 @@ def _within(dialect: Dialect, work: Callable[[], Any], longest: float) -> Any:
             made.close()
 
     threading.Thread(target=connect, name="sa_jobqueue connects", daemon=True).start()
-    try:
-        made, error = answers.get(timeout=longest)
-    except Empty:
-        given_up.set()
-        raise TimeoutError from None
+    while True:
+        try:
+            made, error = answers.get(timeout=LOOK_EVERY)
+            break
+        except Empty:
+            if is_late():
+                given_up.set()
+                raise TimeoutError from None
     if error is not None:
         raise error
     return made
+
+
+async def _awaited_within(work: Callable[[], Any], is_late: Callable[[], bool]) -> Any:
+    import asyncio
+
+    from sqlalchemy.util import greenlet_spawn
+
+    task = asyncio.ensure_future(greenlet_spawn(work))
+    try:
+        while not task.done():
+            await asyncio.wait((task,), timeout=LOOK_EVERY)
+            if not task.done() and is_late():
+                raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait((task,), timeout=LEAST)  # it closes what it has opened
 
 
 # -- sockets ------------------------------------------------------------

@@ -78,7 +78,7 @@ class Control(TriedChore):
     # -- what others want -----------------------------------------------
 
     def _look(self) -> None:
-        name = self.loop.owner_name.current  # may take a new lock, which takes its time
+        name = self.loop.owner_name.current
         owners = {name, *(str(job.fence.owner) for job in self.in_hand())}
         # A plain read: a transaction of a writer would take SQLite's only lock each time.
         with connected(self.engine) as connection:

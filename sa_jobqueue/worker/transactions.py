@@ -343,17 +343,13 @@ class OwnerName:
 
     @property
     def current(self) -> str:
-        """The name as it stands in a fence."""
-        try:
-            return self.owner.name if isinstance(self.owner, Owner) else str(self.owner)
-        except LockLost as error:
-            self.note_loss(error)
-            return self.current  # another name, with a new lock
+        """The name that the worker claims under now, or has claimed under last."""
+        return self.owner.known_name if isinstance(self.owner, Owner) else str(self.owner)
 
-    def note_loss(self, error: LockLost) -> None:
-        """Note that the Owner has lost its lock; from now on the worker has another name."""
-        log.warning("%s", error)
-        self._lost = True
+    @property
+    def to_claim(self) -> str | None:
+        """The name to claim under; None: the lock must be checked first, which takes time."""
+        return self.current if self.is_sure else None
 
     def was_lost(self) -> bool:
         """Tell whether a lock was lost since the last call."""
@@ -372,7 +368,15 @@ class OwnerName:
         """
         if not self.is_sure:
             with suppress(Stopped):  # then nothing is claimed any more
-                self._patiently(lambda: self.current)  # reading the name checks the lock
+                self._patiently(self._check)
+
+    def _check(self) -> None:
+        assert isinstance(self.owner, Owner)  # a plain name is sure
+        try:
+            _ = self.owner.name  # reading it checks the lock, and takes a new one
+        except LockLost as error:
+            log.warning("%s", error)
+            self._lost = True
 
     def _patiently(self, work: Callable[[], object]) -> None:
         runtime = self._transactions.runtime

@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy.orm import Session
 
 from ..dialects import is_mistake, is_shortage, is_transient
-from ..errors import ClaimLost, JobQueueError, LockLost
+from ..errors import ClaimLost, JobQueueError
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from ..fence.statements import is_as_finished
 from ..model.columns import error_text, in_ascii
@@ -253,22 +253,22 @@ class Turns(Generic[T]):
             for done in batch.handled
             if done.outcome is not None or done.ended or done.moved_itself
         ]
-        if others or lane in self.paused or self.passed_over.queue_of(lane) is not lane.queue:
+        owner = self.owner_name.to_claim
+        if others or owner is None or lane in self.paused:
+            return None
+        if self.passed_over.queue_of(lane) is not lane.queue:
             return None
         try:
             claim = turn_in_one_go(
                 lane.queue,
                 session,
                 jobs_of(batch.handled),
-                owner=self.owner_name.owner,
+                owner=owner,
                 limit=batch.wanted,
                 delete=self.delete,
                 options=self.options,
                 shown=self.shows,
             )
-        except LockLost as error:  # nothing is claimed; the next turn has a new name
-            self.owner_name.note_loss(error)
-            return TurnResult([], self._finish(session, batch.handled))
         except ClaimLost as error:  # the others are finished
             finished = _kept(batch.handled, error.lost)
             return TurnResult(self._claim(session, batch.wanted), finished)
@@ -300,12 +300,11 @@ class Turns(Generic[T]):
         for lane in self._order if wanted else ():
             if lane in self.paused or (len(self.lanes) > 1 and self._rests(lane)):
                 continue
-            self._asked = lane
-            try:
-                claim = self.passed_over.claim(session, lane, self.owner_name.owner, wanted)
-            except LockLost as error:  # the lane claimed nothing; the next turn has a new name
-                self.owner_name.note_loss(error)
+            owner = self.owner_name.to_claim
+            if owner is None:  # the next turn has checked the lock
                 break
+            self._asked = lane
+            claim = self.passed_over.claim(session, lane, owner, wanted)
             claims.append((lane, claim))
             wanted -= len(claim)
             if not wanted:
@@ -346,7 +345,7 @@ class Turns(Generic[T]):
         try:
             if self.passed_over.may_explain(error) and self.transactions.run(
                 lambda session: self.passed_over.find(
-                    session, lane, self.owner_name.owner, wanted, error
+                    session, lane, self.owner_name.current, wanted, error
                 )
             ):
                 return TurnResult(claim_is_due=True)

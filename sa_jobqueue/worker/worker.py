@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import timedelta
@@ -236,6 +237,8 @@ class Worker(Generic[T]):
 
         Safe to call from a signal handler or another thread.
         """
+        if self._deadlines is not None:
+            self._deadlines.end_at(time.monotonic() + self.grace.total_seconds())
         self._stopping.set()
         self._notify()
 

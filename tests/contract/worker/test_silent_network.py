@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 import time
@@ -99,6 +100,25 @@ def test_a_worker_waits_for_a_network_that_takes_connections_and_says_nothing(
         until(lambda: "no connection was made within" in caplog.text)
         proxy.speak()
         until(lambda: workers.handled == ["a", "b"])
+    assert re.search(r"no connection was made within 1(\.\d+)? s", caplog.text)
+
+
+@A_NETWORK
+def test_a_stop_waits_no_longer_than_the_grace_for_a_network_that_says_nothing(
+    workers: Workers, proxy: Proxy
+) -> None:
+    engine, asked = workers.engine_for(proxy.url), list[float]()
+    event.listen(engine, "do_connect", lambda *_: asked.append(time.monotonic()))
+    grace = timedelta(seconds=1)
+    with workers.running(Task, bind=engine, grace=grace, reap_every=None) as worker:
+        until(lambda: worker.trouble is None)
+        proxy.go_silent()
+        proxy.end_all()
+        asked.clear()
+        until(lambda: asked)
+        began = time.monotonic()
+        worker.stop()
+    assert time.monotonic() - began < 15
 
 
 FOR_EVER = text(
