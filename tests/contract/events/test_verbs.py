@@ -251,7 +251,7 @@ def test_a_worker_tells_that_its_lock_was_lost(
     add_emails(session, "a")
     heard = hear(Email, "after_lock_lost")
     losses = [LockLost("the connection of the lock has ended")]
-    named = vars(Owner)["name"]
+    named, sure = vars(Owner)["name"], vars(Owner)["sure"]
 
     def name(owner: Owner) -> Any:
         if losses:
@@ -259,6 +259,7 @@ def test_a_worker_tells_that_its_lock_was_lost(
         return named.fget(owner)
 
     monkeypatch.setattr(Owner, "name", property(name))
+    monkeypatch.setattr(Owner, "sure", property(lambda owner: not losses and sure.fget(owner)))
     Worker(engine, JobQueue(Email), lambda email: None, drain=True, poll=SOON).run()
 
     assert names(heard) == ["after_lock_lost"]
