@@ -181,8 +181,12 @@ class Capabilities:
         """
         return False
 
-    def begin_write(self, connection: Connection) -> None:
-        """Begin a transaction of the library's own that will write."""
+    def begin_write(self, connection: Connection, *, is_new: bool = False) -> None:
+        """Begin a transaction of the library's own that will write.
+
+        Args:
+            is_new: nobody has used the connection's transaction yet, if there is one.
+        """
 
     def refuses_commit(self, connection: Connection) -> bool:
         """Tell whether the server will answer a COMMIT with ROLLBACK, and no error."""

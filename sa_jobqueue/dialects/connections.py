@@ -28,6 +28,9 @@ def dedicated_connection(engine: Engine) -> Connection:
         connection = apart.connect()
     try:
         connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        driver = driver_connection(connection)
+        if getattr(driver, "autocommit", None) is False:  # SQLite's: a transaction is always open
+            driver.autocommit = True
         connection.detach()
     except BaseException:
         connection.invalidate()

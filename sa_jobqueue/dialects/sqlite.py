@@ -86,12 +86,15 @@ class SQLite(Database):
         version: Version | None = getattr(dialect.dbapi, "sqlite_version_info", None)
         return version
 
-    def begin_write(self, connection: Connection) -> None:
+    def begin_write(self, connection: Connection, *, is_new: bool = False) -> None:
         # A deferred transaction that reads first and writes later may get SQLITE_BUSY at
         # once, whatever the busy timeout.
         if not connection.in_transaction():
             connection.begin()  # as the next statement would: a listener may say BEGIN
-        if not _in_transaction(driver_connection(connection)):
+        driver = driver_connection(connection)
+        if is_new and _in_transaction(driver):  # by a listener, or autocommit=False
+            connection.exec_driver_sql("COMMIT")
+        if not _in_transaction(driver):
             connection.exec_driver_sql(self.begin_statement)
 
     def in_autocommit(self, connection: Connection) -> bool:

@@ -68,7 +68,7 @@ def run_in_transaction(
             if not in_autocommit:
                 note_own_transaction(connection)
                 if reads_first:
-                    database.begin_write(connection)
+                    database.begin_write(connection, is_new=isinstance(bind, Engine))
             if prepare is not None:
                 prepare(connection)
             result = work(session)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -33,8 +35,8 @@ def plain(request: pytest.FixtureRequest, engine: Engine, db_alias: str) -> Iter
         yield engine
         return
     own = make_engine(request.getfixturevalue("fresh_database"))
-    with own.connect() as connection:
-        connection.exec_driver_sql(f"PRAGMA journal_mode={request.param}")
+    with closing(sqlite3.connect(str(own.url.database))) as driver:
+        driver.execute(f"PRAGMA journal_mode={request.param}")
     yield empty(own)
     own.dispose()
 

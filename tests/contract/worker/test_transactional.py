@@ -282,6 +282,23 @@ def test_a_job_costs_one_transaction_more(workers: Workers, delete: bool) -> Non
     assert states(workers) == ({} if delete else {"a": "done"})
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_handler_that_reads_before_it_writes_waits_for_the_other_worker(workers: Workers) -> None:
+    """SQLite refuses a write at once if its transaction has read before another has written."""
+    workers.add(*map(str, range(20)), entity=Invoice)
+
+    def count_and_book(session: Session, invoice: Invoice) -> None:
+        session.scalars(select(Entry)).all()
+        time.sleep(0.01)
+        book(session, invoice)
+
+    queue = workers.queue(Invoice, count_and_book, transactional=True)
+    with workers.running(queue), workers.running(queue):
+        until(lambda: len(entries(workers.plain)) == 20)
+
+    assert set(workers.rows(Invoice).values()) == {("done", 1, None)}
+
+
 def test_the_lock_of_a_handler_is_read_by_key_and_read_committed(
     workers: Workers, db_alias: str
 ) -> None:
