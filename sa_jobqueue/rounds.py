@@ -110,6 +110,7 @@ def start_round(
             number = start.in_transaction(writer)
         if mapping.listeners:
             note(writer, mapping, Event("after_change", "start_round", mapping.entity))
+        mapping.head.changes += 1
         if mapping.wakes:
             note_claimable(writer, mapping)
     return number
@@ -217,6 +218,7 @@ class _Start:
         if writer.core(found.with_for_update()).first() is None:
             return 0, None
         rows, last = self._put_chunk(writer, number, after)
+        self.mapping.head.changes += 1
         if self.mapping.wakes and rows:
             note_claimable(writer, self.mapping)
         if last is None:

@@ -126,6 +126,8 @@ def note_written(
     if mapping.listeners:
         for told in written_events(mapping, change, written):
             note(writer, mapping, told)
+    if change.verb == "release":
+        mapping.head.changes += 1
     if mapping.wakes:
         _note_claimable(writer, mapping, change, written)
     lost = _any_lost(written)

@@ -13,8 +13,10 @@ from sqlalchemy import (
     Integer,
     Select,
     Table,
+    and_,
     bindparam,
     literal,
+    or_,
     tuple_,
 )
 from sqlalchemy.orm.attributes import instance_state
@@ -69,6 +71,28 @@ def beyond(
     if ascending:
         return [row[0] >= begin[0], tuple_(*row) > tuple_(*begin)]
     return [row[0] <= begin[0], tuple_(*row) < tuple_(*begin)]
+
+
+def not_before(columns: Sequence[Any], parameter: str, database: Database) -> ColumnElement[bool]:
+    """Return the criterion that a row does not stand before the values of parameters.
+
+    It bounds an index on these columns.
+
+    Args:
+        parameter: the names of the parameters begin so, and end with the numbers from 0.
+    """
+    given = [
+        bindparam(f"{parameter}{number}", type_=_type_of(column), required=True)
+        for number, column in enumerate(columns)
+    ]
+    if len(columns) > 1 and not database.locks_what_it_scans:
+        row: ColumnElement[bool] = tuple_(*columns) >= tuple_(*given)
+        return row
+    # InnoDB's optimizers bound no index by a comparison of rows.
+    criterion = columns[-1] >= given[-1]
+    for column, value in zip(columns[-2::-1], given[-2::-1], strict=True):
+        criterion = or_(column > value, and_(column == value, criterion))
+    return criterion
 
 
 def _type_of(column: Any) -> Any:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     Column,
@@ -47,6 +48,20 @@ ORDER_ROLES = ("round", "priority", "run_at")
 TIME_ROLES = ("owner_date", "run_at")
 
 
+class Head:
+    """How often jobs came to stand before others that are claimed already; see `place.py`.
+
+    Attributes:
+        changes: verbs of this process that have put jobs there.
+        notices: notifications of new jobs, which may stand there.
+    """
+
+    changes = notices = 0
+
+
+_heads: WeakKeyDictionary[Table, Head] = WeakKeyDictionary()
+
+
 class QueueMapping:
     """One mapped class seen as a queue: its table, keys, roles and words.
 
@@ -70,6 +85,11 @@ class QueueMapping:
 
     def __str__(self) -> str:
         return self.entity.__name__
+
+    @cached_property
+    def head(self) -> Head:
+        """What this process knows of the head of the table's queues."""
+        return _heads.setdefault(self.table, Head())
 
     # -- the table and its key ------------------------------------------
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Update, select, tuple_, update
+from sqlalchemy import Executable, select, tuple_, update
 from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import Database
 from ..model.keys import key_values
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
+from .place import Place, Start, with_rest
 from .reads import ReadBack, loading_options, row_columns
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Mark, Strategy
@@ -27,6 +29,8 @@ class CompareAndSet(Strategy):
         super().__init__(spec, database)
         self._mark = Mark(spec, database)
         self._read_back = ReadBack(self.mapping, self._select_claimed)
+        self._place = Place.of(spec) if self._sorts_itself else None
+        self._built: dict[Any, Any] = {}  # the statements of whole claims, by their arguments
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -35,94 +39,71 @@ class CompareAndSet(Strategy):
         return "others write at the same time, and an unlocked sub-select may pick their rows"
 
     def take(self, writer: Writer, request: Request) -> Taken:
-        if self.spec.levels or self._reads_back(writer):
-            with writer.atomically():
-                return self._take(writer, request)
-        return self._take(writer, request)
+        if self._place is None:
+            return self._take(writer, request, {})
+        taken = self._place.take(writer, request, self._take)
+        return with_rest(writer, request, taken, self._take)
+
+    def _take(self, writer: Writer, request: Request, start: Start) -> Taken:
+        several = (self.spec.levels and not start) or self._reads_back(writer)
+        with writer.atomically() if several else nullcontext():
+            return self._mark.taken(request, self._claimed(writer, request, start))
 
     def statements(self) -> list[Executable]:
         levels = self.ready.levels.statements()
         if self._sorts_itself:
-            return [*levels, self.claim_entities]
+            return [*levels, self._statement()]
         return [*levels, self.pick, self.claim_picked, self._read_back.entities]
 
-    def _take(self, writer: Writer, request: Request) -> Taken:
+    def _claimed(self, writer: Writer, request: Request, start: Start) -> list[Any]:
+        """Claim, and return the jobs in claim order."""
         if self._reads_back(writer):
-            return self._mark.taken(request, self._take_and_read_back(writer, request))
+            return self._take_and_read_back(writer, request)
+        jobs = self._claim(writer, request, start)
         if request.rows:
-            rows = self._claim(writer, request)
-            if len(rows) > 1:
-                rows.sort(key=itemgetter(*self.mapping.order_ordinals))
-            return self._mark.taken(request, rows)
-        claimed = self._claim(writer, request)
-        entities = [entity for (entity,) in claimed]
-        in_order = _sorted_by_attributes(entities, self.mapping.order_attributes)
-        return self._mark.taken(request, in_order)
+            if len(jobs) > 1:
+                jobs.sort(key=itemgetter(*self.mapping.order_ordinals))
+            return jobs
+        return _sorted_by_attributes([entity for (entity,) in jobs], self.mapping.order_attributes)
 
-    def _claim(self, writer: Writer, request: Request) -> list[Any]:
+    def _claim(self, writer: Writer, request: Request, start: Start) -> list[Any]:
         single = self._is_single(request)
-        if request.rows:
-            statement = self.claim_row if single else self.claim_rows
-        else:
-            statement = self.claim_entity if single else self.claim_entities
+        form = (request.rows, single, bool(start))
+        statement = self._built.get(form)
+        if statement is None:
+            statement = self._built.setdefault(form, self._statement(*form))
 
         def claim(**parameters: Any) -> list[Any]:
             parameters[OWNER] = request.owner
             if single:
                 del parameters["sa_jobqueue_limit"]
-            if request.rows:
-                return list(writer.built(statement, parameters).all())
-            return list(writer.fresh(statement, parameters).all())
+            run = writer.built if request.rows else writer.fresh
+            return list(run(statement, parameters).all())
 
+        if start:
+            return claim(sa_jobqueue_limit=request.limit, **start)
         return self.ready.levels.collect(writer, request.limit, claim)
 
-    @cached_property
-    def claim_entities(self) -> Any:
-        """The whole claim, of entities."""
-        return self._entities(self._update(self._is_picked))
+    def _statement(self, rows: bool = False, single: bool = False, from_place: bool = False) -> Any:
+        """Build the whole claim, of plain rows or of entities.
 
-    @cached_property
-    def claim_rows(self) -> Any:
-        """The whole claim, of plain rows."""
-        return self._rows(self._update(self._is_picked))
-
-    # A scalar sub-select saves SQLite a temporary table of keys. Its value is that of its first
-    # row; a LIMIT would add two parameters, its own and that of the OFFSET that SQLAlchemy writes.
-
-    @cached_property
-    def claim_entity(self) -> Any:
-        """The whole claim, of a single entity."""
-        return self._entities(self._update(self._is_first))
-
-    @cached_property
-    def claim_row(self) -> Any:
-        """The whole claim, of a single plain row."""
-        return self._rows(self._update(self._is_first))
-
-    def _entities(self, claim: Update) -> Any:
-        returning = claim.returning(*self.mapping.table.c)
-        loading = loading_options(self.mapping)
-        return select(self.mapping.entity).options(*loading).from_statement(returning)
-
-    def _rows(self, claim: Update) -> Any:
-        return claim.returning(*row_columns(self.mapping, during=None))
-
-    def _update(self, criterion: ColumnElement[bool]) -> Update:
-        return update(self.mapping.table).where(criterion).values(self._mark.values())
-
-    @property
-    def _is_picked(self) -> ColumnElement[bool]:
-        keys = self.mapping.keys
-        key: Any = keys[0] if len(keys) == 1 else tuple_(*keys)
-        criterion: ColumnElement[bool] = key.in_(self.pick.correlate(None))
-        return criterion
-
-    @property
-    def _is_first(self) -> ColumnElement[bool]:
-        (key,) = self.mapping.keys
-        first = self.pick.limit(None).correlate(None)
-        criterion: ColumnElement[bool] = key == first.scalar_subquery()
-        return criterion
+        Args:
+            from_place: it begins at a place in the claim order.
+        """
+        mapping, keys = self.mapping, self.mapping.keys
+        pick = self.ready.select(*mapping.key_attributes, from_place=from_place).correlate(None)
+        if single:
+            # A scalar sub-select saves SQLite a temporary table of keys. Its value is that of its
+            # first row; a LIMIT would add two parameters, its own and that of the OFFSET that
+            # SQLAlchemy writes.
+            picked = keys[0] == pick.limit(None).scalar_subquery()
+        else:
+            picked = (keys[0] if len(keys) == 1 else tuple_(*keys)).in_(pick)
+        marked = update(mapping.table).where(picked).values(self._mark.values())
+        if rows:
+            return marked.returning(*row_columns(mapping, during=None))
+        claim = select(mapping.entity).options(*loading_options(mapping))
+        return claim.from_statement(marked.returning(*mapping.table.c))
 
     # -- pick, mark, read back ------------------------------------------
 

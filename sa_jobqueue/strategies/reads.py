@@ -9,7 +9,7 @@ again, so what a lagging replica returns is only ever a proposal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -209,19 +209,33 @@ class ReadyLock:
         self._ready = ready
         self.read = LockingRead(ready, self._build, marks=marks)
         self.read_from_start = LockingRead(ready, self._build_from_start, marks=marks)
+        self.read_from_place = LockingRead(ready, self._build_from_place, marks=marks)
         self._without_index = False
 
-    def lock(self, writer: Writer, request: Request) -> list[Any]:
-        """Lock up to ``request.limit`` ready rows in claim order, level by level."""
+    def lock(
+        self, writer: Writer, request: Request, start: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Lock up to ``request.limit`` ready rows in claim order, level by level.
+
+        Args:
+            start: the parameters of a place to begin at, in one level.
+        """
+        if start:
+            parameters = {"sa_jobqueue_limit": request.limit, **start}
+            return self._lock_some(writer, request, parameters, self.read_from_place)
         return self._ready.levels.collect(
             writer,
             request.limit,
-            lambda **parameters: self._lock_some(writer, request, parameters),
+            lambda **parameters: self._lock_some(
+                writer, request, parameters, self._read_for(writer)
+            ),
         )
 
-    def _lock_some(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
+    def _lock_some(
+        self, writer: Writer, request: Request, parameters: dict[str, Any], read: LockingRead
+    ) -> list[Any]:
         try:
-            return self._read_for(writer).run(writer, request, parameters)
+            return read.run(writer, request, parameters)
         except Exception as error:  # a handle_error listener may raise what it likes
             if self._without_index or not is_missing_index(error):
                 raise
@@ -229,9 +243,9 @@ class ReadyLock:
             "%s has no claim index; claims may lock more than they take", self._ready.mapping
         )
         self._without_index = True
-        self.read.forget()
-        self.read_from_start.forget()
-        return self._lock_some(writer, request, parameters)
+        for each in (self.read, self.read_from_start, self.read_from_place):
+            each.forget()
+        return self._lock_some(writer, request, parameters, read)
 
     def _read_for(self, writer: Writer) -> LockingRead:
         """Choose the read: one that begins at the first ready row must see all commits."""
@@ -242,8 +256,11 @@ class ReadyLock:
         read = self._build_from_start(*columns)
         return read if self._without_index else read.where(*self._ready.from_first)
 
-    def _build_from_start(self, *columns: Any) -> Select[Any]:
-        read = self._ready.locked(self._ready.select(*columns))
+    def _build_from_place(self, *columns: Any) -> Select[Any]:
+        return self._build_from_start(*columns, from_place=True)
+
+    def _build_from_start(self, *columns: Any, from_place: bool = False) -> Select[Any]:
+        read = self._ready.locked(self._ready.select(*columns, from_place=from_place))
         return read if self._without_index else self._by_claim_index(read)
 
     def _by_claim_index(self, read: Select[Any]) -> Select[Any]:

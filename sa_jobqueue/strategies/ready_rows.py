@@ -29,13 +29,16 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from ..dialects import Database
 from ..dialects.clock import utc_now
 from ..model.indexes import claim_index
-from ..model.keys import key_is_in
+from ..model.keys import key_is_in, not_before
 from ..model.status import status_again, status_is, word_literal
 from ..sessions.writer import Writer
 from .spec import ClaimSpec
 
 #: The parameter for the number of rows wanted.
 LIMIT = bindparam("sa_jobqueue_limit", type_=Integer, required=True)
+
+#: The parameters for the place where a claim begins, each with a number behind it.
+FROM = "sa_jobqueue_from_"
 
 #: The number of rows of a claim for a single job, in its text: a parameter takes psycopg2 2 % of
 #: the instructions of a claim and a finish.
@@ -76,7 +79,9 @@ class ReadyRows:
 
     # -- the next rows --------------------------------------------------
 
-    def select(self, *columns: Any, plain: bool = False, due: bool = True) -> Any:
+    def select(
+        self, *columns: Any, plain: bool = False, due: bool = True, from_place: bool = False
+    ) -> Any:
         """Select up to ``:sa_jobqueue_limit`` claimable rows in claim order.
 
         Where the queue has levels, those of the level ``:sa_jobqueue_round``,
@@ -85,11 +90,14 @@ class ReadyRows:
         Args:
             plain: the SELECT will lock nothing.
             due: without rows whose time has not come.
+            from_place: begin at the place that the parameters FROM name.
         """
         statement: Any = select(*columns).where(self.found_by, *(self.due if due else ()))
         statement = statement.where(*self._where(plain=plain), *self.levels.criteria)
         if plain:
             statement = statement.where(*self._status_again())
+        if from_place:
+            statement = statement.where(not_before(self.levels.order, FROM, self.database))
         return statement.order_by(*self.walked).limit(LIMIT)
 
     # A claim in the order of the key could walk the primary key, too, whose index is smaller than

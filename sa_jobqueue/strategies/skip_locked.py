@@ -8,12 +8,12 @@ InnoDB, which locks every row that it walks over.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
-from sqlalchemy import Executable, Select, func, select, true, update
+from sqlalchemy import ColumnElement, Executable, Select, func, select, true, update
 from sqlalchemy.orm import Session
 
 from ..dialects import Database
@@ -21,6 +21,7 @@ from ..fence.carried import CarriedFinish, CarriedJobs
 from ..model.keys import repeated_key
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer, writer_for
+from .place import Place, Start, with_rest
 from .reads import (
     OVERDRAW,
     CandidateReads,
@@ -46,23 +47,25 @@ class SkipLocked(Strategy):
         super().__init__(spec, database)
         self._ready_lock = ReadyLock(self.ready, marks=True)
         self._mark = Mark(spec, database)
-        # The statements that carry a finish, by the finish, and whether they claim plain rows, and
-        # a single one.
-        self._turns: dict[tuple[CarriedFinish, bool, bool], Any] = {}
+        self._place = Place.of(spec)
+        self._built: dict[Any, Any] = {}  # the statements of whole claims, by their arguments
 
     @staticmethod
     def refusal(database: Database) -> str | None:
         return refusal_without_skip_locked(database)
 
     def take(self, writer: Writer, request: Request) -> Taken:
+        if self._place is None:
+            return self._take(writer, request, {})
+        taken = self._place.take(writer, request, self._take)
+        return with_rest(writer, request, taken, self._take)
+
+    def _take(self, writer: Writer, request: Request, start: Start) -> Taken:
         if self.in_one and not writer.hooked:
-            if self._is_single(request):
-                statement = self.claim_row if request.rows else self.claim_entity
-                return self._run(writer, request, statement, {OWNER: request.owner})
-            statement = self.claim_rows if request.rows else self.claim_entities
-            return self._run(writer, request, statement, _parameters(request))
+            return self._take_in_one(writer, request, start)
         with writer.atomically():
-            return self._mark.write(writer, request, self._ready_lock.lock(writer, request))
+            locked = self._ready_lock.lock(writer, request, start)
+            return self._mark.write(writer, request, locked)
 
     def statements(self) -> list[Executable]:
         return self._statements(self._ready_lock.read)
@@ -72,7 +75,7 @@ class SkipLocked(Strategy):
 
     def _statements(self, read: LockingRead) -> list[Executable]:
         if self.in_one:
-            return [self.claim_entities]
+            return [self._statement()]
         return [*self.ready.levels.statements(), read.entities, self._mark.by_key]
 
     @cached_property
@@ -98,23 +101,27 @@ class SkipLocked(Strategy):
         return self.in_one and self.spec.looks_at_own_row
 
     def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
-        single = self._is_single(request)
-        form = (finish.finish, request.rows, single)
-        statement = self._turns.get(form)
-        if statement is None:
-            statement = self._turns.setdefault(form, self._turn(*form))
-        own = {OWNER: request.owner} if single else _parameters(request)
-        return self._run(writer, request, statement, {**finish.parameters, **own})
+        take = partial(self._take_in_one, finish=finish)
+        if self._place is None:
+            return take(writer, request, {})
+        return self._place.take(writer, request, take)
 
-    def _turn(self, finish: CarriedFinish, rows: bool, single: bool) -> Any:
-        """Build the statement that carries a finish."""
-        if single:
-            return self._row(finish) if rows else self._entity(finish)
-        return self._rows(finish) if rows else self._entities(finish)
+    def take_rest(self, writer: Writer, request: Request, taken: Taken) -> Taken:
+        return with_rest(writer, request, taken, self._take)
 
-    def _run(
-        self, writer: Writer, request: Request, statement: Any, parameters: Mapping[str, Any]
+    def _take_in_one(
+        self, writer: Writer, request: Request, start: Start, finish: CarriedJobs | None = None
     ) -> Taken:
+        single = self._is_single(request)
+        form = (request.rows, single, bool(start), None if finish is None else finish.finish)
+        statement = self._built.get(form)
+        if statement is None:
+            statement = self._built.setdefault(form, self._statement(*form))
+        parameters: dict[str, Any] = {OWNER: request.owner, **start}
+        if not single:
+            parameters["sa_jobqueue_limit"] = request.limit
+        if finish is not None:
+            parameters.update(finish.parameters)
         if request.rows:
             jobs: Sequence[Any] = writer.built(statement, parameters).all()
         else:
@@ -137,75 +144,53 @@ class SkipLocked(Strategy):
     # 1.43 ms without). A single job needs neither an array nor an order, and its statement
     # has 450 parts for SQLAlchemy instead of 619.
 
-    @cached_property
-    def claim_entities(self) -> Any:
-        """The whole claim, of entities."""
-        return self._entities()
+    def _statement(
+        self,
+        rows: bool = False,
+        single: bool = False,
+        from_place: bool = False,
+        finish: CarriedFinish | None = None,
+    ) -> Any:
+        """Build the whole claim, of plain rows or of entities.
 
-    @cached_property
-    def claim_rows(self) -> Any:
-        """The whole claim, of plain rows."""
-        return self._rows()
+        Args:
+            from_place: it begins at a place in the claim order.
+            finish: what else the statement does.
+        """
+        mapping = self.mapping
+        columns = row_columns(mapping, during=None) if rows else mapping.table.c
+        pick = self._pick(SINGLE if single else LIMIT, from_place=from_place)
+        first = () if finish is None else (finish.is_complete,)
+        marked = self._update(pick, *first, single=single)
+        if single:
+            claim = marked.returning(*columns)
+        else:
+            claimed = marked.returning(*mapping.table.c).cte("sa_jobqueue_claimed")
+            order: list[Any] = [adapted(_clause(element), claimed) for element in self.spec.order]
+            claim = select(*(adapted(column, claimed) for column in columns)).order_by(*order)
+        if rows:
+            return claim
+        return select(mapping.entity).options(*loading_options(mapping)).from_statement(claim)
 
-    @cached_property
-    def claim_entity(self) -> Any:
-        """The whole claim, of a single entity."""
-        return self._entity()
-
-    @cached_property
-    def claim_row(self) -> Any:
-        """The whole claim, of a single plain row."""
-        return self._row()
-
-    def _entity(self, finish: CarriedFinish | None = None) -> Any:
-        return self._loaded_from(self._update_single(finish).returning(*self.mapping.table.c))
-
-    def _row(self, finish: CarriedFinish | None = None) -> Any:
-        columns = row_columns(self.mapping, during=None)
-        return self._update_single(finish).returning(*columns)
-
-    def _entities(self, finish: CarriedFinish | None = None) -> Any:
-        return self._loaded_from(self._claim(self.mapping.table.c, finish))
-
-    def _loaded_from(self, claim: Any) -> Any:
-        """Load entities from the rows of a claim."""
-        loading = loading_options(self.mapping)
-        return select(self.mapping.entity).options(*loading).from_statement(claim)
-
-    def _rows(self, finish: CarriedFinish | None = None) -> Any:
-        return self._claim(row_columns(self.mapping, during=None), finish)
-
-    def _claim(self, columns: Any, finish: CarriedFinish | None) -> Any:
-        claimed = self._update(finish).returning(*self.mapping.table.c).cte("sa_jobqueue_claimed")
-        order: list[Any] = [adapted(_clause(element), claimed) for element in self.spec.order]
-        shown: list[Any] = [adapted(column, claimed) for column in columns]
-        return select(*shown).order_by(*order)
-
-    def _update(self, finish: CarriedFinish | None) -> Any:
-        table, keys = self.mapping.table, self.mapping.keys
-        statement = update(table).values(self._mark.values())
+    def _update(self, pick: Select[Any], *first: ColumnElement[bool], single: bool) -> Any:
+        """Mark the rows that were picked, if the `first` criteria hold."""
+        keys, statement = self.mapping.keys, update(self.mapping.table).values(self._mark.values())
         if len(keys) == 1:
-            picked = self._pick().correlate(None).scalar_subquery()
-            same_key = keys[0] == func.any(func.array(picked))
-            return statement.where(*_after(finish), same_key, self._mark.is_ready)
-        picked_cte = self._pick().cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
+            picked = pick.correlate(None).scalar_subquery()
+            # Of a single row; such a sub-select is run once, too.
+            same_key = keys[0] == (picked if single else func.any(func.array(picked)))
+            return statement.where(*first, same_key, self._mark.is_ready)
+        picked_cte = pick.cte("sa_jobqueue_picked").prefix_with("MATERIALIZED")
         # In the order of the keys: an attribute may be named otherwise than its column.
         pairs = zip(keys, picked_cte.c, strict=True)
         same = (key == column for key, column in pairs)
         return statement.where(*same, self._mark.is_ready)
 
-    def _update_single(self, finish: CarriedFinish | None) -> Any:
-        """Mark a single row; a scalar sub-select is run once, too."""
-        (key,) = self.mapping.keys
-        statement = update(self.mapping.table).values(self._mark.values())
-        same_key = key == self._pick(SINGLE).correlate(None).scalar_subquery()
-        return statement.where(*_after(finish), same_key, self._mark.is_ready)
-
-    def _pick(self, limit: Any = LIMIT) -> Select[Any]:
+    def _pick(self, limit: Any, *, from_place: bool) -> Select[Any]:
         """Lock the keys of the next rows."""
         ready, keys = self.ready, self.mapping.key_attributes
-        if not self.spec.levels:
-            return ready.locked(ready.select(*keys).limit(limit))
+        if from_place or not self.spec.levels:
+            return ready.locked(ready.select(*keys, from_place=from_place).limit(limit))
         # Priority by priority, or round by round, in one statement: a loose scan over the
         # priorities that have rows, and the due rows of each in turn, until there are
         # enough. LATERAL can only be a nested loop. So the priorities come in order, and
@@ -239,14 +224,6 @@ class SkipLocked(Strategy):
         return found.union_all(
             select(following.scalar_subquery()).where(found.c[role].is_not(None))
         )
-
-
-def _after(finish: CarriedFinish | None) -> list[Any]:
-    return [] if finish is None else [finish.is_complete]
-
-
-def _parameters(request: Request) -> dict[str, Any]:
-    return {OWNER: request.owner, "sa_jobqueue_limit": request.limit}
 
 
 def _clause(element: Any) -> Any:

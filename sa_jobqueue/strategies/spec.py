@@ -221,6 +221,7 @@ class Taken:
         hold: what keeps the rows, where nothing was marked.
         candidates: how many rows were tried; None where the strategy cannot know.
         lost: how many of the candidates others took first; None where the strategy cannot know.
+        from_place: the claim began at a place in the order, and found fewer jobs than it wants.
     """
 
     jobs: Sequence[Any]
@@ -228,3 +229,4 @@ class Taken:
     hold: Hold | None = None
     candidates: int | None = None
     lost: int | None = None
+    from_place: bool = False

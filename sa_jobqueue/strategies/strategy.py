@@ -76,6 +76,10 @@ class Strategy(ABC):
         """Finish jobs and claim, by one statement; nothing is claimed if a job was lost."""
         raise NotImplementedError(self.name)
 
+    def take_rest(self, writer: Writer, request: Request, taken: Taken) -> Taken:
+        """Add what stands before the place where take_after() began; it may have found too few."""
+        raise NotImplementedError(self.name)
+
     def _is_single(self, request: Request) -> bool:
         """Tell whether a claim is for one job, which a key of one column names."""
         return request.limit == 1 and len(self.mapping.keys) == 1

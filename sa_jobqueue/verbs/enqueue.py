@@ -93,14 +93,17 @@ def insert_jobs(
     # Where a session has hooks, the INSERT goes through it: they see that, and need no more.
     seen = has_execute_hooks(session_of(session))
     with writing(session, mapping, reads=seen) as writer:
+        ordered = set(mapping.order_attributes)  # rows that give these may stand before others
         if mapping.has("run_at"):
             # The time is read once and bound: so the batch is claimed first in, first
             # out, and drivers join rows without SQL functions into one statement.
             now = as_utc(writer.core(select(utc_now())).scalar_one())
-            common.setdefault(mapping.attributes["run_at"], now)
+            if common.setdefault(mapping.attributes["run_at"], now) is now:
+                ordered.discard(mapping.attributes["run_at"])
         for alike in _alike(_joined(common, row) for row in rows):
             _check(mapping, alike)
             inserted.append(_insert(writer, mapping, alike, skip=skip_duplicates))
+            mapping.head.changes += not ordered.isdisjoint(alike[0])
             if mapping.listeners:
                 of_rows = [] if skip_duplicates else alike
                 note(writer, mapping, _event(mapping, of_rows, inserted[-1]))

@@ -235,6 +235,8 @@ def change(
             show_expired(writer.session, mapping, [job for job, _ in pairs])
         if mapping.listeners and found:
             note(writer, mapping, change_event(mapping, verb, found))
+        if found and verb != "cancel":
+            mapping.head.changes += 1
         # A job that waits for its retry keeps its serial key.
         frees_keys = verb == "cancel" and (limited or mapping.args.per_key)
         if mapping.wakes and found and (verb == "retry" or frees_keys):

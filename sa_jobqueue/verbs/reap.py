@@ -187,6 +187,7 @@ def reap_claims(
         reaper = _Reaper(writer, spec)
         reaped = reaper.reap(reaper.rules(lease, max_runtime), limit)
     if reaped:
+        mapping.head.changes += 1
         if mapping.listeners:
             for told in _events(spec, reaped):
                 note(writer, mapping, told)

@@ -104,7 +104,9 @@ def _claimed_in_one(
     none_missed = len(found) == len(jobs.keys)
     (part,) = finish.parts
     write_missing(writer, plan.mapping, finish.change, part, found)
-    if not none_missed:
+    if none_missed:
+        taken = strategy.take_rest(writer, request, taken)
+    else:
         # A heartbeat has renewed claims meanwhile: their jobs are finished by now.
         taken = strategy.take(writer, request)
     return plan.claim_of(writer, strategy, request, taken, options)

@@ -89,6 +89,8 @@ class Loop(Generic[T]):
 
     def wake(self) -> None:
         """Make a claim due now, unless there is an interval; it needs no lock."""
+        for lane in self.turns.lanes:
+            lane.mapping.head.notices += 1
         if not self.interval:
             self.woken = True
             self.claim_at = 0.0
