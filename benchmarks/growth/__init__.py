@@ -70,7 +70,12 @@ def main(
         "done": list(sizes.measure_sizes(database, by_done, batch=batch, claims=claims)),
         "backlog": list(sizes.measure_sizes(database, by_backlog, batch=batch, claims=claims)),
         "courses": courses.measure_courses(
-            database, batch=batch, workers=workers, jobs=drained, rounds=rounds
+            database,
+            courses.ways(database.name, peers=False)[:1],
+            batch=batch,
+            workers=workers,
+            jobs=drained,
+            rounds=rounds,
         )
         if drained
         else [],

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from statistics import median
+from typing import Any
 
 import click
 
-from benchmarks.adapters.catalogue import Entry
-from benchmarks.adapters.ours import Keep
+from benchmarks.adapters import ours
+from benchmarks.adapters.catalogue import CATALOGUE, Entry
+from benchmarks.adapters.handwritten import innodb, postgresql, sqlite
 from benchmarks.harness.databases import Database
 from benchmarks.harness.processes import ask_all, crew
 from benchmarks.harness.report import Column, Row
@@ -19,14 +21,20 @@ from benchmarks.harness.rounds import in_turn
 PARTS = 10
 
 COLUMNS: tuple[Column, ...] = (
+    ("by", "{way}"),
     ("old snapshot", lambda row: "open" if row["snapshot"] else "none"),
     *((str(part + 1), f"{{rates[{part}]:,.0f}}") for part in range(PARTS)),
     ("kept", "{kept:.2f}"),
 )
 
 
-class Timed(Keep):
-    """Rows, kept as done; remembers its batches."""
+class Timing:
+    """Remembers when it has finished each batch."""
+
+    in_transaction: Any
+    claim: Any
+    finish: Any
+    numbers: Any
 
     def drain(self) -> list[int]:
         run: list[int] = []
@@ -42,11 +50,41 @@ class Timed(Keep):
         return self.finished
 
 
-TIMED = Entry("timed drain", f"{__name__}:Timed", kind="ours")
+class Rows(Timing, ours.Keep):
+    """Rows of ours, kept as done."""
+
+
+class OnPostgresql(Timing, postgresql.Keep):
+    """Hand-written SQL."""
+
+
+class OnInnodb(Timing, innodb.Keep):
+    """Hand-written SQL."""
+
+
+class OnSqlite(Timing, sqlite.Keep):
+    """Hand-written SQL."""
+
+
+def ways(database: str, *, peers: bool) -> list[Entry]:
+    """Return what drains a database: ours, hand-written SQL, and PgQueuer where it can."""
+    module = "innodb" if database in ("mysql", "mariadb") else database
+    found = [
+        Entry("rows", f"{__name__}:Rows", kind="ours"),
+        Entry("sql", f"{__name__}:On{module.title()}"),
+    ]
+    peer = CATALOGUE["pgqueuer"]
+    return [*found, peer] if peers and database in peer.databases else found
 
 
 def measure_courses(
-    database: Database, *, batch: int, workers: int, jobs: int, rounds: int
+    database: Database,
+    entries: Sequence[Entry],
+    *,
+    batch: int,
+    workers: int,
+    jobs: int,
+    rounds: int,
 ) -> list[Row]:
     """Drain with and without an old snapshot in turn; return the median rate of each tenth.
 
@@ -54,16 +92,19 @@ def measure_courses(
         JobsLost: not every job was run once.
     """
     runs = {
-        snapshot: partial(_rates, database, snapshot, batch, workers, jobs)
+        (entry.name, snapshot): partial(_rates, database, entry, snapshot, batch, workers, jobs)
+        for entry in entries
         for snapshot in (False, True)
     }
     courses = []
-    for snapshot, by_round in in_turn(runs, rounds).items():
+    for (way, snapshot), by_round in in_turn(runs, rounds).items():
         rates = [round(median(tenth), 1) for tenth in zip(*by_round, strict=True)]
         size = {"batch": batch, "workers": workers, "jobs": jobs, "rounds": rounds}
-        courses.append({"snapshot": snapshot, **size, "rates": rates, "kept": kept(rates)})
+        courses.append(
+            {"way": way, "snapshot": snapshot, **size, "rates": rates, "kept": kept(rates)}
+        )
         which = "an old snapshot" if snapshot else "no old snapshot"
-        click.echo(f"drain with {which}: {kept(rates):.2f} of its rate is kept")
+        click.echo(f"drain by {way} with {which}: {kept(rates):.2f} of its rate is kept")
     return courses
 
 
@@ -72,8 +113,10 @@ def kept(rates: list[float]) -> float:
     return round(rates[-2] / rates[1], 3)
 
 
-def _rates(database: Database, snapshot: bool, batch: int, workers: int, jobs: int) -> list[float]:
-    with crew(TIMED, database, batch=batch, workers=workers, jobs=jobs) as working:
+def _rates(
+    database: Database, entry: Entry, snapshot: bool, batch: int, workers: int, jobs: int
+) -> list[float]:
+    with crew(entry, database, batch=batch, workers=workers, jobs=jobs) as working:
         working.fill()
         database.rest()
         with database.snapshot(snapshot):

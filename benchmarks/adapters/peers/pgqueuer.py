@@ -65,6 +65,7 @@ class PgQueuer(Asynchronous):
 
     async def drain(self) -> list[int]:
         run: list[int] = []
+        self.times: list[float] = []
         self.queries.ended_at = time.monotonic()
         manager = QueueManager(self.queries)
 
@@ -75,6 +76,7 @@ class PgQueuer(Asynchronous):
             if naps.kind:
                 await naps.take_awaited(int(job.payload))
             run.append(int(job.payload))
+            self.times.append(time.monotonic())
 
         # Its limit of tasks has to be at least twice the batch.
         limits = {"max_concurrent_tasks": self.batch} if naps.kind else {}
@@ -87,6 +89,10 @@ class PgQueuer(Asynchronous):
         self.ended_at = self.queries.ended_at
         naps.write()
         return run
+
+    async def batches(self) -> list[tuple[float, int]]:
+        """Return when each job was handled; each counts as a batch."""
+        return [(moment, 1) for moment in self.times]
 
     async def serve(self, milliseconds: int) -> dict[str, Any]:
         """Run a worker for some time; return when each handler began, and the processor's time."""

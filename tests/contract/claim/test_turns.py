@@ -18,6 +18,13 @@ from tests.support import SERVERS, Sessions, translating_errors
 
 EMAILS = JobQueue(Email)
 
+
+@pytest.fixture(autouse=True)
+def _new_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each test begin with a queue that has claimed nothing from its tables."""
+    monkeypatch.setattr(f"{__name__}.EMAILS", JobQueue(Email))
+
+
 #: Rows and entities, kept and deleted. The finish of entities that are kept reads them back, so
 #: it takes a statement of its own.
 WAYS = {
