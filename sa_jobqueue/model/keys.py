@@ -89,7 +89,7 @@ def not_before(columns: Sequence[Any], parameter: str, database: Database) -> Co
         row: ColumnElement[bool] = tuple_(*columns) >= tuple_(*given)
         return row
     # InnoDB's optimizers bound no index by a comparison of rows.
-    criterion = columns[-1] >= given[-1]
+    criterion: ColumnElement[bool] = columns[-1] >= given[-1]
     for column, value in zip(columns[-2::-1], given[-2::-1], strict=True):
         criterion = or_(column > value, and_(column == value, criterion))
     return criterion

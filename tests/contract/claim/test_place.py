@@ -177,19 +177,15 @@ def test_criteria_of_your_own_have_no_place(session: Session, other: Session) ->
 
 def test_turns_go_on_too(session: Session, other: Session, clock: Clock, rows: bool) -> None:
     add_emails(session, *"abcdefghij")
-    queue, done = JobQueue(Email), []
-    found: list[list[str]] = []
-    for number in range(4):
-        done = (
-            queue.turn(session, done, owner="w", limit=2, rows=rows)
-            if done
-            else queue.claim_rows(session, owner="w", limit=2)
-            if rows
-            else queue.claim(session, owner="w", limit=2)
-        )
+    queue = JobQueue(Email)
+    done: Any = (queue.claim_rows if rows else queue.claim)(session, owner="w", limit=2)
+    session.commit()
+    found = [[job.recipient for job in done]]
+    for _ in range(3):
+        done = queue.turn(session, done, owner="w", limit=2, rows=rows)
         session.commit()
         found.append([job.recipient for job in done])
-        if number == 2:
+        if len(found) == 3:
             put_back(other, "a")
     last = queue.turn(session, done, owner="w", limit=9, rows=rows)
 
