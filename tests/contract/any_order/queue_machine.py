@@ -181,6 +181,8 @@ class QueueMachine(FaultsMachine[Job, InHand]):
     def _claim(self, claimer: Claimer, step: Any, limit: int) -> None:
         seen = self._there(self._seen_by(claimer))
         waiting = self._waiting(seen, step)
+        # The model knows no place where a claim goes on: have it begin at the head of the queue.
+        step.queue.mapping.head.changes += 1
 
         claimed = step.queue.claim(claimer.session, owner=claimer.owner, limit=limit)
 
