@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
+from sqlalchemy.sql.visitors import iterate
 
 from ..dialects import dialect_of
 from ..errors import ArgumentError
@@ -184,14 +185,21 @@ class QueueMapping:
 
     @cached_property
     def onupdate_keys(self) -> tuple[str, ...]:
-        """The attributes that change with every UPDATE of their row."""
-        return tuple(
-            attribute.key
-            for attribute in self.mapper.column_attrs
-            for column in attribute.columns
-            if isinstance(column, Column)
-            and (column.onupdate or column.server_onupdate or column is self._server_version)
-        )
+        """The attributes that change with an UPDATE of their row that names other columns.
+
+        A column_property over the queue's columns is one: it was read before the UPDATE.
+        """
+        ours = set(map(self.column, self.attributes))
+
+        def changes(column: ColumnElement[Any]) -> bool:
+            if not isinstance(column, Column):
+                return not ours.isdisjoint(iterate(column))
+            return bool(
+                column.onupdate or column.server_onupdate or column is self._server_version
+            )
+
+        attributes = self.mapper.column_attrs
+        return tuple(each.key for each in attributes if any(map(changes, each.columns)))
 
     @cached_property
     def written_keys(self) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import (
@@ -26,7 +27,7 @@ from sqlalchemy.orm import (
     relationship,
 )
 
-from sa_jobqueue import JobMixin, JobQueue, claim, complete, enqueue
+from sa_jobqueue import JobMixin, JobQueue, RetryMixin, claim, complete, enqueue, fail
 from tests.models import Account, Animal, Cat, Document, Dog, Letter, Message, Order, Pair
 from tests.support import MARKING, STRATEGIES, with_empty_tables
 
@@ -184,4 +185,34 @@ def test_keys_with_types_of_the_users_own_are_claimed_in_every_way(
             assert len(queue.claim_rows(session, owner="w", limit=9)) == 1
             session.rollback()
             session.query(Tagged).delete()
+            session.commit()
+
+
+class Counted(JobMixin, RetryMixin, OddBase):
+    """A column_property over columns that claims and finishes write."""
+
+    __tablename__ = "counted"
+    __queue_args__ = {"max_attempts": 5}  # noqa: RUF012 - as users write it
+    id: Mapped[int] = mapped_column(primary_key=True)
+    if TYPE_CHECKING:
+        left: Mapped[int]
+
+
+_columns = Counted.__table__.c
+Counted.left = column_property(_columns.max_attempts - _columns.attempts)
+
+
+@pytest.mark.strategies(*MARKING)
+def test_a_column_property_over_the_queues_columns_is_read_after_the_write(
+    engine: Engine, strategy: str
+) -> None:
+    with_empty_tables(engine, OddBase.metadata)
+    with Session(engine) as session:
+        session.add_all([Counted(), Counted()])
+        session.commit()
+        for attempt in (1, 2):
+            jobs = claim(session, Counted, owner="w", limit=2, strategy=strategy)
+            assert [inspect(job).dict["left"] for job in jobs] == 2 * [5 - attempt]
+            fail(session, jobs, error="once more", retry_in=timedelta(0))
+            assert [job.left for job in jobs] == 2 * [5 - attempt]
             session.commit()
