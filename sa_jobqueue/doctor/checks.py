@@ -55,6 +55,12 @@ def check_table(subject: Subject) -> Iterator[Finding]:
             f"the table {table.fullname} lacks columns of the model: {', '.join(missing)}",
             "run the migrations: alembic upgrade head; or examine another database",
         )
+    elif engine := subject.examination.lacks_transactions(connection, table):
+        yield Finding.warning(
+            f"the table {table.fullname} is kept by {engine}, which has no transactions: a claim "
+            "or a finish that is rolled back stays written",
+            f"ALTER TABLE {table.fullname} ENGINE = InnoDB",
+        )
 
 
 def check_strategy(subject: Subject) -> Iterator[Finding]:
@@ -70,7 +76,7 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
 
 
 def check_columns(subject: Subject) -> Iterator[Finding]:
-    """Check that the table's times have a zone, and owner_date microseconds, as the model says."""
+    """Check that the table's times are as the model says, and owner_date has microseconds."""
     mapping, postgresql = subject.mapping, dialect_of("postgresql")
     names = [*mapping.time_keys, *filter(None, [mapping.args.enqueued_at])]
     for column in (mapping.mapper.columns[name] for name in names):
@@ -83,6 +89,14 @@ def check_columns(subject: Subject) -> Iterator[Finding]:
                 f"op.alter_column({column.table.name!r}, {column.name!r}, type_=timestamp_type(), "
                 f"postgresql_using=\"{column.name} AT TIME ZONE 'UTC'\"), if its times are UTC; "
                 "without the USING every time would be shifted",
+            )
+        if other := subject.examination.misplaced_time(subject.connection, column):
+            yield Finding.error(
+                f"{column.name} has a time that another program has written, {other!r}: times are "
+                "compared as text here, so this one is due hours too early or too late",
+                f"UPDATE {column.table.name} SET {column.name} = "
+                f"strftime('%Y-%m-%d %H:%M:%f', {column.name}), and have the program write UTC "
+                "like 2026-01-31 07:00:00.000000",
             )
     if not mapping.is_queue or not subject.strategy.marks:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,6 +43,9 @@ from .subject import BATCH, Subject
 #: What a search belongs to whose index create_job_indexes() makes for any queue.
 CLAIM = "the claim"
 
+#: The name of an index that REINDEX CONCURRENTLY builds, or replaces.
+_LEFT_BEHIND = re.compile(r"_cc(?:new|old)\d*$")
+
 #: A plan that reads no more rows than this is good enough.
 FEW_ROWS = 1_000 + 10 * BATCH
 
@@ -51,6 +55,13 @@ def check_index(subject: Subject) -> Iterator[Finding]:
     lacks_criterion = subject.mapping.equality and not subject.spec.where
     yield from (_without_criterion if lacks_criterion else _claim_index)(subject)
     yield from _key_indexes(subject)
+    for index in subject.indexes:
+        if index.unusable and _LEFT_BEHIND.search(index.name):
+            yield Finding.warning(
+                f"{index.name} is what a REINDEX CONCURRENTLY has left behind: no statement uses "
+                "it, and each write writes it, too",
+                f"if no REINDEX runs now: DROP INDEX CONCURRENTLY {index.name}",
+            )
 
 
 def check_reap(subject: Subject) -> Iterator[Finding]:

@@ -194,9 +194,7 @@ class QueueMapping:
         def changes(column: ColumnElement[Any]) -> bool:
             if not isinstance(column, Column):
                 return not ours.isdisjoint(iterate(column))
-            return bool(
-                column.onupdate or column.server_onupdate or column is self._server_version
-            )
+            return bool(column.onupdate or column.server_onupdate or column is self._server_version)
 
         attributes = self.mapper.column_attrs
         return tuple(each.key for each in attributes if any(map(changes, each.columns)))

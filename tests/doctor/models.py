@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine, Index, String, event, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import JobMixin, JobQueue, PriorityMixin
+from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, ScheduleMixin
 from sa_jobqueue.doctor import Finding, Report, examine
 
 #: So old that other tests' transactions on the server give no finding.
@@ -28,6 +28,13 @@ class Mail(JobMixin, PriorityMixin, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     recipient: Mapped[str] = mapped_column(String(50), default="r")
     touched: Mapped[str | None] = mapped_column(String(50))
+
+
+class Timed(JobMixin, ScheduleMixin, Base):
+    """Claimed when it is due."""
+
+    __tablename__ = "doctor_timed"
+    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 class Deed(JobMixin, Base):

@@ -27,6 +27,7 @@ from .models import (
     Deed,
     Mail,
     Subscription,
+    Timed,
     add_mails,
     advisory,
     answering,
@@ -81,6 +82,13 @@ IMPRECISE = statement(
 )
 RENAMED = statement("ALTER TABLE doctor_mail RENAME INDEX ix_doctor_mail_claim TO ix_other")
 ZONELESS = statement("ALTER TABLE doctor_mail ALTER owner_date TYPE timestamp")
+OTHER_FORM = statement(
+    "INSERT INTO doctor_timed (status, run_at) VALUES ('unclaimed', '2026-01-02T03:04:05Z')"
+)
+HALF_BUILT = statement(
+    "CREATE INDEX ix_mail_ccnew ON doctor_mail (status); UPDATE pg_index SET indisvalid = false "
+    "WHERE indexrelid = CAST('ix_mail_ccnew' AS regclass)"
+)
 STRICT = JobQueue(Mail, strict_order=True)
 OLDER = statement("ALTER TABLE doctor_mail DROP COLUMN touched")
 OTHER_KIND = statement(
@@ -112,6 +120,14 @@ STATES = {
     ),
     'error [columns] owner_date has no time zone .. using="owner_date AT TIME ZONE': at(
         ZONELESS, Mail, on=POSTGRESQL
+    ),
+    "error [columns] run_at has a time that another program has written, '2026-01-02T03:04:05Z'"
+    " .. strftime('%Y-%m-%d": at(OTHER_FORM, Timed, on=("sqlite",)),
+    "warning [table] the table doctor_mail is kept by MyISAM .. ENGINE = InnoDB": at(
+        statement("ALTER TABLE doctor_mail ENGINE = MyISAM"), Mail, on=INNODB
+    ),
+    "warning [index] ix_mail_ccnew is .. DROP INDEX CONCURRENTLY ix_mail_ccnew": at(
+        HALF_BUILT, Mail, on=POSTGRESQL
     ),
     "warning [statuses] .. ('open'): no claim takes them .. {'unclaimed': 'open'}": at(
         own_words, Mail
@@ -329,6 +345,8 @@ def test_an_isolation_level_that_harms_claims_is_found(
         ("'log_bin', 'ON' UNION SELECT 'binlog_format', 'ROW'", None, ""),
         ("'innodb_snapshot_isolation', 'ON'", Severity.OK, "get error 1020"),
         ("'innodb_snapshot_isolation', 'OFF'", None, ""),
+        ("'sql_select_limit', '2'", ERROR, "sees so many of them"),
+        ("'sql_select_limit', '18446744073709551615'", None, ""),
     ],
 )
 def test_settings_that_make_the_server_refuse_statements_are_named(

@@ -210,6 +210,14 @@ class Examination:
         """Tell whether a column's times are compared in the time zone of each session."""
         return False
 
+    def misplaced_time(self, connection: Connection, column: Column[Any]) -> str | None:
+        """Return a time whose form puts it elsewhere in the order of times; None: there is none."""
+        return None
+
+    def lacks_transactions(self, connection: Connection, table: Table) -> str | None:
+        """Return the name of a storage engine that does not roll back; None: the table's does."""
+        return None
+
     # -- the server -----------------------------------------------------
 
     def waiting_at_most(

@@ -27,8 +27,20 @@ WHERE t.trx_mysql_thread_id <> CONNECTION_ID() ORDER BY t.trx_started LIMIT 1
 """
 
 _SETTINGS = """
-SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'innodb_snapshot_isolation')
+SHOW VARIABLES WHERE Variable_name IN (
+  'log_bin', 'binlog_format', 'innodb_snapshot_isolation', 'sql_select_limit')
 """
+
+#: No limit.
+_UNLIMITED = 2**64 - 1
+
+_ENGINE = text("""
+SELECT engine FROM information_schema.tables
+WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :table
+""")
+
+#: Storage engines without transactions.
+_NOT_ROLLED_BACK = ("MyISAM", "Aria", "MEMORY", "CSV")
 
 _TIME_DIGITS = text("""
 SELECT datetime_precision FROM information_schema.columns
@@ -66,6 +78,11 @@ class InnoDBExamination(Examination):
         names = {"schema": schema, "table": column.table.name, "column": column.name}
         digits = connection.execute(_TIME_DIGITS, names).scalar()
         return None if digits is None else int(digits)
+
+    def lacks_transactions(self, connection: Connection, table: Table) -> str | None:
+        names = {"schema": connection.schema_for_object(table), "table": table.name}
+        engine = connection.execute(_ENGINE, names).scalar()
+        return engine if engine in _NOT_ROLLED_BACK else None
 
     @contextmanager
     def favouring(
@@ -117,6 +134,13 @@ class InnoDBExamination(Examination):
                 "READ COMMITTED (error 1665)",
                 "SET GLOBAL binlog_format = 'ROW', also in the server's file of options, and "
                 "connect anew",
+            )
+        if (most := int(found.get("sql_select_limit", _UNLIMITED))) < _UNLIMITED:
+            yield Finding.error(
+                f"sql_select_limit is {most:,}: a finish of more jobs sees so many of them, and "
+                "takes the claims of the others for lost",
+                "SET GLOBAL sql_select_limit = DEFAULT, or leave it out of the application's "
+                "sessions, and connect anew",
             )
         if found.get("innodb_snapshot_isolation") == "ON":
             yield Finding(

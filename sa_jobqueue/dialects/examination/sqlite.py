@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Connection, Index, Table
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Index,
+    String,
+    Table,
+    select,
+    type_coerce,
+)
 
 from . import Examination, IndexColumn, Plan, ServerIndex
 
@@ -65,6 +74,11 @@ class SQLiteExamination(Examination):
     ) -> Plan:
         printed = "\n".join(row["detail"] for row in rows)
         return Plan(frozenset(_USED.findall(printed)), "TEMP B-TREE" in printed)
+
+    def misplaced_time(self, connection: Connection, column: Column[Any]) -> str | None:
+        is_other = type_coerce(column, String).not_like("____-__-__ __:__:__%")
+        other = select(type_coerce(column, String)).where(column.is_not(None), is_other).limit(1)
+        return connection.execute(other).scalar()
 
     @contextmanager
     def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
