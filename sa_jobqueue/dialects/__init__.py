@@ -1,8 +1,8 @@
 """What a database can do: one file for each database, and what they have in common.
 
 To add a database, subclass :class:`Database`, tell how its clock is read with
-``@compiles(utc_now, "its-name")``, and :func:`register` the class. The other names below
-are for a database that has more than claims.
+``@compiles(utc_now, "its-name")``, and name the class in an entry point of the group
+``sa_jobqueue.databases``. The other names below are for a database that has more than claims.
 """
 
 from .capabilities import OwnerState, Process, Server, Version
@@ -28,7 +28,6 @@ from .registry import (
     is_time_limit,
     is_transient,
     is_undone,
-    register,
 )
 from .watched_connection import Limits
 
@@ -68,6 +67,5 @@ __all__ = [
     "is_undone",
     "locks_are_assumed",
     "look_alike",
-    "register",
     "utc_now",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 from weakref import ref
 
@@ -53,26 +54,24 @@ class ByDialect(Generic[V]):
         return self.values.setdefault(number, value)
 
 
-_registered: dict[str, type[Database]] = {}
+_SERVED: dict[str, type[Database]] = {
+    "postgresql": PostgreSQL,
+    "mysql": MySQL,
+    "mariadb": MariaDB,
+    "sqlite": SQLite,
+}
 _databases: ByDialect[Database] = ByDialect()
 
-
-def register(name: str, database: type[Database]) -> None:
-    """Let this class serve the SQLAlchemy dialect of this name."""
-    _registered[name] = database
-
-
-register("postgresql", PostgreSQL)
-register("mysql", MySQL)
-register("mariadb", MariaDB)
-register("sqlite", SQLite)
+#: The group of entry points by which installed packages serve further databases. An entry point
+#: has the name of a SQLAlchemy dialect, and names a subclass of Database.
+OTHERS = "sa_jobqueue.databases"
 
 
 def database_of(connection: Connection) -> Database:
     """Return the database behind a connection; an engine asks its server once.
 
     Raises:
-        UnsupportedDatabase: no class is registered for its dialect, the server is too old, or
+        UnsupportedDatabase: no class serves its dialect, the server is too old, or
             it says that it is another product.
     """
     dialect = connection.dialect
@@ -98,7 +97,7 @@ def database_of_engine(engine: Engine) -> Database:
     """Return the database behind an engine; connect if the server was not asked yet.
 
     Raises:
-        UnsupportedDatabase: no class is registered for its dialect, the server is too old, or
+        UnsupportedDatabase: no class serves its dialect, the server is too old, or
             it says that it is another product.
     """
     known = _databases.get(engine.dialect)
@@ -115,21 +114,26 @@ def database_of_dialect(dialect: Dialect) -> Database:
     """Return the database of a dialect, connected or not.
 
     Raises:
-        UnsupportedDatabase: no class is registered for it, or the server is too old.
+        UnsupportedDatabase: no class serves it, or the server is too old.
     """
     name = dialect.name
     if getattr(dialect, "is_mariadb", False):  # MariaDB under a mysql:// URL
         name = "mariadb"
-    try:
-        database = _registered[name]
-    except KeyError:
+    database = _SERVED.get(name) or _installed(name)
+    if database is None:
         raise UnsupportedDatabase(
             f"sa_jobqueue does not know the database {name!r}, and will not claim without "
-            f"knowing its locks. It serves {', '.join(sorted(_registered))}. For another "
-            "database, subclass sa_jobqueue.dialects.Database and register the class with "
-            "sa_jobqueue.dialects.register()."
-        ) from None
+            f"knowing its locks. It serves {', '.join(sorted(_SERVED))}. For another "
+            "database, subclass sa_jobqueue.dialects.Database, and name the class in an entry "
+            f"point {name!r} of the group {OTHERS!r}"
+        )
     return database.of(dialect)
+
+
+def _installed(name: str) -> type[Database] | None:
+    """Return the class by which an installed package serves a database; None: there is none."""
+    found = next(iter(entry_points(group=OTHERS, name=name)), None)
+    return None if found is None else found.load()
 
 
 def dialect_of(dialect: str | Dialect) -> Dialect:
