@@ -54,7 +54,7 @@ class ByDialect(Generic[V]):
         return self.values.setdefault(number, value)
 
 
-_SERVED: dict[str, type[Database]] = {
+_classes: dict[str, type[Database]] = {
     "postgresql": PostgreSQL,
     "mysql": MySQL,
     "mariadb": MariaDB,
@@ -119,21 +119,16 @@ def database_of_dialect(dialect: Dialect) -> Database:
     name = dialect.name
     if getattr(dialect, "is_mariadb", False):  # MariaDB under a mysql:// URL
         name = "mariadb"
-    database = _SERVED.get(name) or _installed(name)
-    if database is None:
+    if name not in _classes and (found := [*entry_points(group=OTHERS, name=name)]):
+        _classes[name] = found[0].load()
+    if name not in _classes:
         raise UnsupportedDatabase(
             f"sa_jobqueue does not know the database {name!r}, and will not claim without "
-            f"knowing its locks. It serves {', '.join(sorted(_SERVED))}. For another "
+            f"knowing its locks. It serves {', '.join(sorted(_classes))}. For another "
             "database, subclass sa_jobqueue.dialects.Database, and name the class in an entry "
             f"point {name!r} of the group {OTHERS!r}"
         )
-    return database.of(dialect)
-
-
-def _installed(name: str) -> type[Database] | None:
-    """Return the class by which an installed package serves a database; None: there is none."""
-    found = next(iter(entry_points(group=OTHERS, name=name)), None)
-    return None if found is None else found.load()
+    return _classes[name].of(dialect)
 
 
 def dialect_of(dialect: str | Dialect) -> Dialect:
@@ -206,7 +201,7 @@ def _means(error: BaseException, what: Meaning) -> bool:
     """Ask the databases about the errors of drivers behind an error."""
     causes = list(driver_errors(error))
     return any(
-        what in database.meanings(cause) for cause in causes for database in _registered.values()
+        what in database.meanings(cause) for cause in causes for database in _classes.values()
     )
 
 
