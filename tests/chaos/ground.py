@@ -19,12 +19,13 @@ from tests.chaos.fault import Fault, everywhere
 from tests.chaos.link import Cut, laid_link
 from tests.chaos.own_server import Crash, Own, OwnServer, own_folder
 from tests.chaos.silence import FORGETS, Hang, Silence
+from tests.chaos.snapshot import Snapshot
 from tests.proxy import Proxy
 from tests.servers import provide
 from tests.servers.errors import NotHere
 
 #: What --faults may name.
-FAULTS = ("kill", "stop", "connections", "crash", "cut", "disk", "clock", "silent")
+FAULTS = ("kill", "stop", "connections", "crash", "cut", "disk", "clock", "silent", "snapshot")
 
 Part = TypeVar("Part")
 
@@ -65,6 +66,8 @@ class Ground:
             proxy = self.stack.enter_context(Proxy(url, forgets=FORGETS))
             self.faults.append(Silence(proxy))
             self.through = proxy.url
+        if "snapshot" in self.wanted and self.database != "sqlite":  # a reader stops its writers
+            self.faults.append(Snapshot())
         return url
 
     def _on_own_server(self) -> URL:
