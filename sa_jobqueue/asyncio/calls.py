@@ -66,10 +66,10 @@ class AwaitedCalls(Calls):
         Raises:
             ArgumentError: it names the handler.
         """
-        for lane in lanes:
-            if lane.is_plain or (lane.transactional and not lane.is_async):
+        for part in (part for lane in lanes for part in lane.parts):
+            if part.is_plain or (part.transactional and not part.is_async):
                 raise ArgumentError(
-                    f"{function_name(lane.handler)} is not async def, and an AsyncWorker awaits "
+                    f"{function_name(part.handler)} is not async def, and an AsyncWorker awaits "
                     "its handlers: make it async def, or use a Worker on a synchronous engine"
                 )
 

@@ -79,15 +79,22 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
             click.echo(f"this list may lack jobs: {incomplete}", err=True)
         found += [(queue_name(queue), job) for job in jobs]
     if as_json:
-        names = ("queue", "key", "attempts", "failed_at", "last_error")
-        values = ((it, job.key, job.attempts, job.owner_date, job.last_error) for it, job in found)
+        names = ("queue", "key", "job", "attempts", "failed_at", "last_error")
+        values = (
+            (it, job.key, job.text, job.attempts, job.owner_date, job.last_error)
+            for it, job in found
+        )
         print_json([dict(zip(names, each, strict=True)) for each in values])
         return
     rows = (
-        (name, key_text(job.key), job.attempts, job.owner_date, first_line(job.last_error))
+        (name, _job(job), job.attempts, job.owner_date, first_line(job.last_error))
         for name, job in found
     )
-    print_table("queue", "key", right("attempts"), "failed at (UTC)", "error", rows=rows)
+    print_table("queue", "job", right("attempts"), "failed at (UTC)", "error", rows=rows)
+
+
+def _job(job: ListedJob) -> str:
+    return key_text(job.key) if job.text is None else f"{key_text(job.key)} {job.text}"
 
 
 def _look(at: Place) -> dict[str, QueueStats]:

@@ -14,10 +14,11 @@ import click
 
 from ..errors import ArgumentError
 from ..queue import JobQueue
-from ..workflow import Step, Workflow
+from ..worker import Lane
+from ..workflow import Workflow
 from .printing import in_one_line
 
-Found: TypeAlias = "JobQueue[Any] | Step[Any]"
+Found: TypeAlias = "JobQueue[Any] | Lane[Any]"
 
 #: Parts of the paths of code that is not the user's own.
 FOREIGN = ("<frozen", f"{os.sep}site-packages{os.sep}", f"{os.sep}lib{os.sep}python")
@@ -43,7 +44,7 @@ def load_target(target: str) -> Any:
 
 
 def load_lanes(targets: Iterable[str]) -> dict[str, Found]:
-    """Import queues and steps by the names of their targets; each counts once.
+    """Import queues and lanes by the names of their targets; each counts once.
 
     Raises:
         ClickException: a target is no queue, or a module has none.
@@ -71,13 +72,13 @@ def load_queues(targets: Iterable[str]) -> dict[str, JobQueue[Any]]:
 
 
 def _queue_of(found: Found) -> JobQueue[Any]:
-    return found.queue if isinstance(found, Step) else found
+    return found.queue if isinstance(found, Lane) else found
 
 
 def _load_queue(target: str) -> Found | Workflow[Any]:
-    """Import a JobQueue, a workflow or one of its steps, or the queue of a mapped class."""
+    """Import a JobQueue, tasks, a workflow or its step, or the queue of a mapped class."""
     found = _synchronous(load_target(target))
-    if isinstance(found, JobQueue | Step | Workflow):
+    if isinstance(found, JobQueue | Lane | Workflow):
         return found
     try:
         return JobQueue(found)
@@ -87,9 +88,9 @@ def _load_queue(target: str) -> Found | Workflow[Any]:
 
 
 def _in_module(name: str) -> dict[str, Found | Workflow[Any]]:
-    """Return the queues, steps and workflows of a module, also imported ones, in its order."""
+    """Return the queues, lanes and workflows of a module, also imported ones, in its order."""
     values = {f"{name}:{each}": _synchronous(it) for each, it in vars(_import(name)).items()}
-    kinds = (JobQueue, Step, Workflow)
+    kinds = (JobQueue, Lane, Workflow)
     return {target: found for target, found in values.items() if isinstance(found, kinds)}
 
 

@@ -106,7 +106,9 @@ def work(
         return _run_worker(source, engine, lanes, own, most, port, options)
 
     try:
-        stopped = database.open(run, awaits=any(lane.is_async for lane in lanes.values()))
+        stopped = database.open(
+            run, awaits=any(part.is_async for lane in lanes.values() for part in lane.parts)
+        )
     except SystemExit as error:  # that the queues are empty, only an end of the worker's own says
         log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
         context.exit(error.code if isinstance(error.code, int) and error.code else 1)
@@ -189,10 +191,10 @@ def _run_worker(
 ) -> bool:
     """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
     is_async = engine.dialect.is_async
-    for lane in lanes.values():
-        if lane.is_async is not is_async:
+    for part in (part for lane in lanes.values() for part in lane.parts):
+        if part.is_async is not is_async:
             raise click.ClickException(
-                f"{function_name(lane.handler)} is {'async def' if lane.is_async else 'plain'}, "
+                f"{function_name(part.handler)} is {'async def' if part.is_async else 'plain'}, "
                 f"and {engine.url.drivername} is {'' if is_async else 'not '}for asyncio: name "
                 f"a driver of the other kind, {ASYNC_DRIVERS} for async def; two commands run both"
             )

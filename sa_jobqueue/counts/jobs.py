@@ -55,6 +55,7 @@ class ListedJob:
     Attributes:
         key: the values of its primary key.
         owner_date: when it was claimed, failed or cancelled, by the database's clock.
+        text: which job it is, in words: of a task, its call.
     """
 
     key: tuple[Any, ...]
@@ -65,6 +66,7 @@ class ListedJob:
     priority: int | None = None
     attempts: int | None = None
     last_error: str | None = None
+    text: str | None = None
 
 
 def list_jobs(
@@ -219,12 +221,15 @@ def _no_index(mapping: QueueMapping, status: JobStatus) -> str:
 def _columns(mapping: QueueMapping) -> list[Any]:
     has = mapping.has
     roles = (mapping.attribute(role) if has(role) else null().label(role) for role in ROLES)
-    return [*mapping.key_attributes, *roles]
+    text = (getattr(mapping.entity, key) for key in mapping.text_keys)
+    return [*mapping.key_attributes, *roles, *text]
 
 
 def _job(mapping: QueueMapping, row: Row[Any]) -> ListedJob:
     width = len(mapping.keys)
-    values = dict(zip(ROLES, row[width:], strict=True))
+    behind = width + len(ROLES)
+    values = dict(zip(ROLES, row[width:behind], strict=True))
+    values["text"] = mapping.text_of(dict(zip(mapping.text_keys, row[behind:], strict=True)))
     for name in ("owner_date", "run_at"):
         values[name] = None if values[name] is None else as_utc(values[name])
     return ListedJob(tuple(row[:width]), **values)

@@ -209,6 +209,18 @@ class QueueMapping:
         """The version column that the server counts up, such as PostgreSQL's xmin."""
         return None if self.mapper.version_id_generator else self.mapper.version_id_col
 
+    @cached_property
+    def text_keys(self) -> tuple[str, ...]:
+        """The attributes that tell people which job it is, beside its key."""
+        return tuple(getattr(self.entity, "__job_text__", ()))
+
+    def text_of(self, values: Mapping[str, Any]) -> str | None:
+        """Say which job has these values of its attributes; None: only its key tells."""
+        if not self.text_keys or not all(key in values for key in self.text_keys):
+            return None
+        text: str = cast(Any, self.entity).job_text(*map(values.__getitem__, self.text_keys))
+        return text
+
     # -- statuses -------------------------------------------------------
 
     def word(self, status: JobStatus) -> str:

@@ -23,7 +23,7 @@ un-annotated columns; :func:`sa_jobqueue.enqueue` sets them in every style.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -84,8 +84,16 @@ class QueueColumns:
 
     __queue_attributes__: ClassVar[Mapping[str, str]] = {}
 
+    #: The attributes that tell people which job it is, beside its key; see job_text().
+    __job_text__: ClassVar[Sequence[str]] = ()
+
     #: The roles whose names were given: a column that the class declares by such a name serves.
     __queue_named__: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def job_text(cls, *values: Any) -> str:
+        """Say which job has these values of the attributes of ``__job_text__``."""
+        return " ".join(map(str, values))
 
     @classmethod
     def named(cls, **names: str) -> Any:

@@ -171,10 +171,12 @@ def _other_values(queue: JobQueue[Any], values: dict[str, Any]) -> dict[str, Any
     mapping = queue.mapping
     serial = {column.key for limit in queue.plan.spec.limits for column in limit.columns}
     known = {*mapping.attributes.values(), *(each.key for each in mapping.key_attributes)}
+    known.update(mapping.text_keys)  # the text hides what is to be hidden
     parts = str(values.get("traceparent")).split("-")  # of TraceMixin; the second is its id
     return {
         "serial_keys": {name: values[name] for name in sorted(serial) if name in values},
         "trace": parts[1] if len(parts) == 4 else None,
+        "text": mapping.text_of(values),
         "others": {name: value for name, value in values.items() if name not in known},
         "not_read": [each.key for each in mapping.mapper.column_attrs if each.deferred],
     }

@@ -59,7 +59,7 @@ def engine_of(open_session: Callable[[], Session], lanes: Sequence[Lane[Any]]) -
                 "a worker's sessions begin their transactions by themselves: give it the Engine, "
                 "or a sessionmaker without autobegin=False"
             )
-        if session.twophase and any(lane.transactional for lane in lanes):
+        if session.twophase and any(part.transactional for lane in lanes for part in lane.parts):
             raise ArgumentError(
                 "transactional handlers need sessions that commit in one phase: give the worker a "
                 "sessionmaker without twophase=True"
@@ -103,7 +103,11 @@ def check_connections(
             "a database in memory has one connection, and concurrency= needs more: use a file, or "
             "a database server; a StaticPool gives all threads one connection: leave out poolclass="
         )
-    if alone and not keeps_timeouts and any(lane.timeout is not None for lane in lanes):
+    if (
+        alone
+        and not keeps_timeouts
+        and any(part.timeout is not None for lane in lanes for part in lane.parts)
+    ):
         raise ArgumentError(
             "on a database in memory the worker has one thread, which calls the handlers and "
             "cannot notice their timeout=: use a file, or a database server"
@@ -113,7 +117,11 @@ def check_connections(
         most = 1
     elif isinstance(pool, QueuePool) and pool._max_overflow >= 0:
         most = pool.size() + pool._max_overflow
-    if not alone and most < needed and any(lane.transactional for lane in lanes):
+    if (
+        not alone
+        and most < needed
+        and any(part.transactional for lane in lanes for part in lane.parts)
+    ):
         raise ArgumentError(
             f"{concurrency} transactional handlers at once and the worker itself need up to "
             f"{needed} connections, and the engine's pool has {most}: give create_engine() a "

@@ -98,7 +98,7 @@ class Control(TriedChore):
 
     def _tell(self) -> None:
         """Write the row, if there is something new to tell, or it was not written for long."""
-        jobs = sum(job.lane in self.lanes for job in self.in_hand())
+        jobs = sum(job.lane.whole in self.lanes for job in self.in_hand())
         row, now = (self.loop.owner_name.current, jobs, self.stuck()), time.monotonic()
         pause = TELL_AT_LEAST if row == self._row else TELL_EVERY
         if now >= self._told_at + pause.total_seconds():

@@ -451,10 +451,10 @@ class Calls:
         Raises:
             ArgumentError: it names the handler.
         """
-        for lane in lanes:
-            if lane.is_async:
+        for part in (part for lane in lanes for part in lane.parts):
+            if part.is_async:
                 raise ArgumentError(
-                    f"{function_name(lane.handler)} has to be awaited: use an AsyncWorker, or "
+                    f"{function_name(part.handler)} has to be awaited: use an AsyncWorker, or "
                     "sa_jobqueue.testing.asyncio.run_all() in a test"
                 )
 

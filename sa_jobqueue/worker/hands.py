@@ -292,7 +292,7 @@ class Hands(Generic[T]):
         """Let the next turn release the unstarted jobs of paused lanes."""
         paused = loop.turns.paused
         if paused:
-            unwanted = [each for each in self.unstarted if each.lane in paused]
+            unwanted = [each for each in self.unstarted if each.lane.whole in paused]
             loop.unwanted += unwanted
             self.unstarted = deque(each for each in self.unstarted if each not in unwanted)
 

@@ -103,7 +103,10 @@ class InHand(Generic[T]):
 def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
     """Return the jobs of a claim, to be handled."""
     key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
-    return [InHand(lane, job, claim, None if key is None else getattr(job, key)) for job in claim]
+    return [
+        InHand(lane.part_of(job), job, claim, None if key is None else getattr(job, key))
+        for job in claim
+    ]
 
 
 #: How many jobs a record names before it says "and 12 more".
@@ -198,6 +201,7 @@ def job_fields(in_hand: InHand[Any]) -> dict[str, Any]:
     return {
         "job_class": str(mapping),
         "job_key": in_hand.fence.identity,
+        "job_text": mapping.text_of(vars(in_hand.job)),
         "queue": repr(queue),
         "status": status,
         "attempt": in_hand.attempts,
@@ -208,7 +212,8 @@ def job_fields(in_hand: InHand[Any]) -> dict[str, Any]:
 
 
 def job_name(fields: dict[str, Any]) -> str:
-    return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}"
+    text = fields["job_text"] and f": {fields['job_text']}"
+    return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}{text or ''}"
 
 
 def _log_end(

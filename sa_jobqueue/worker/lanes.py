@@ -181,6 +181,20 @@ class Lane(Generic[T]):
         """The queue that jobs are claimed from."""
         return self.declared_queue
 
+    @property
+    def whole(self) -> Lane[T]:
+        """The lane that its jobs are claimed by."""
+        return self
+
+    @property
+    def parts(self) -> Sequence[Lane[T]]:
+        """The lanes that its jobs are handled in: more than one if they have several handlers."""
+        return (self,)
+
+    def part_of(self, job: T) -> Lane[T]:
+        """Return the lane that a job is handled in."""
+        return self
+
     def outcome_of(self, returned: Any) -> Finished | NotDone:
         """Return the outcome of a job whose handler has returned something.
 

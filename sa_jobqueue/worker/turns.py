@@ -281,7 +281,7 @@ class Turns(Generic[T]):
             if done.moved_itself and done.ended is None and _is_finished(session, done):
                 done.ended = Ended.FINISHED
         for lane in self.lanes:
-            of_lane = [done for done in handled if done.lane is lane and done.ended is None]
+            of_lane = [done for done in handled if done.lane.whole is lane and done.ended is None]
             lost += lane.finish(session, of_lane, delete=self.delete)
         return _kept(handled, lost)
 
@@ -291,7 +291,7 @@ class Turns(Generic[T]):
         if locked:
             log_unreleased(locked, "somebody else has locked the row")
         for lane in self.lanes:
-            free = [each.job for each in jobs if each.lane is lane and each not in locked]
+            free = [each.job for each in jobs if each.lane.whole is lane and each not in locked]
             lost = claims_lost_by(partial(lane.queue.release, session, free)) if free else []
             log_lost(InHand(lane, job) for job in lost)
 

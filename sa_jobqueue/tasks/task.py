@@ -1,0 +1,138 @@
+"""A task: a function whose calls can be enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from datetime import datetime
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from ..errors import ArgumentError
+from ..sessions.writer import AnySession
+from ..worker import Cancel, Done, Release, Retry
+from .values import Signature
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Task(Generic[Q, P, R, T]):
+    """A function whose calls can be enqueued; made by :meth:`TaskQueue.task`.
+
+    Called as a function, it is the function.
+
+    Attributes:
+        name: under which its jobs are in the table.
+        function: the function itself.
+        signature: what is kept of a call.
+    """
+
+    def __init__(
+        self,
+        function: Callable[Q, R],
+        entity: type[T],
+        signature: Signature,
+        columns: Mapping[str, Any],
+    ) -> None:
+        update_wrapper(self, function)
+        self.name = signature.name
+        self.function = function
+        self.signature = signature
+        self._entity = entity
+        self._columns = dict(columns)
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+        """Call the function, here and now."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def with_options(
+        self,
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> Task[Q, P, R, T]:
+        """Return the task with other values for the jobs that it enqueues.
+
+        Args:
+            priority: smaller comes sooner; the default is 0.
+            run_at: nobody starts the job before this time, which has a time zone.
+            max_attempts: how often the job is tried.
+        """
+        given = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
+        other = copy(self)
+        other._columns = self._columns | {k: v for k, v in given.items() if v is not None}
+        return other
+
+    def enqueue(self, session: AnySession, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Add a job that calls the function with these arguments.
+
+        Args:
+            session: the caller's, an AsyncSession too; the job is added to it, and inserted by its
+                next flush or commit.
+
+        Returns:
+            The job.
+
+        Raises:
+            ArgumentError: the arguments do not fit the function.
+        """
+        job = self._entity(**self.values(*args, **kwargs))
+        session.add(job)
+        return job
+
+    def values(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """Return the attributes of a job that calls the function with these arguments.
+
+        For bulk inserts: ``tasks.queue.enqueue(session, [send.values(n) for n in numbers])``.
+
+        Raises:
+            ArgumentError: the arguments do not fit the function.
+        """
+        return {
+            "name": self.name,
+            "arguments": self.signature.dump(args, kwargs),
+            **self._columns,
+        }
+
+    def result(self, job: T) -> R:
+        """Return what the function has returned for a job that is done.
+
+        Raises:
+            ArgumentError: the job is of another task, or what was kept does not fit any more.
+        """
+        stored: Any = job
+        if stored.name != self.name:
+            raise ArgumentError(f"this job is one of {stored.name}, and not of {self.name}")
+        kept = self.signature.result
+        loaded: Any = None if kept is None else kept.load(stored.result)
+        return loaded
+
+    # -- for a worker ---------------------------------------------------
+
+    def handle(self, *session_and_job: Any) -> Any:
+        """Call the function for a job, as a handler."""
+        return self._outcome(self._call(*session_and_job))
+
+    async def handle_async(self, *session_and_job: Any) -> Any:
+        """Await the function for a job, as a handler."""
+        return self._outcome(await self._call(*session_and_job))
+
+    def _call(self, *session_and_job: Any) -> Any:
+        *session, job = session_and_job
+        args, kwargs = self.signature.load(job.arguments)
+        function: Any = self.function
+        return function(*session, *args, **kwargs)
+
+    def _outcome(self, returned: Any) -> Any:
+        kept = self.signature.result
+        if kept is None or isinstance(returned, Done | Retry | Release | Cancel):
+            return returned
+        result: Any = self._entity
+        return Done({result.result: kept.dump(returned)})
