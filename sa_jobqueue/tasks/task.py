@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from ..errors import ArgumentError
-from ..sessions.writer import AnySession
 from ..worker import Cancel, Done, Release, Retry
 from .values import Signature
 
@@ -17,6 +16,13 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class Adds(Protocol):
+    """A Session, an AsyncSession, or a scoped one."""
+
+    def add(self, instance: object) -> None:
+        """Have an object inserted by the next flush."""
 
 
 class Task(Generic[Q, P, R, T]):
@@ -70,7 +76,7 @@ class Task(Generic[Q, P, R, T]):
         other._columns = self._columns | {k: v for k, v in given.items() if v is not None}
         return other
 
-    def enqueue(self, session: AnySession, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def enqueue(self, session: Adds, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Add a job that calls the function with these arguments.
 
         Args:

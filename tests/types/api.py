@@ -85,6 +85,7 @@ from sa_jobqueue.counts import QueueStats
 from sa_jobqueue.events import Event, HistoryTable, history_table, listens_for
 from sa_jobqueue.rounds import RoundProgress
 from sa_jobqueue.schedules import Ran, Schedules
+from sa_jobqueue.tasks import TaskMixin, TaskQueue
 
 # Inner: as above.
 from sa_jobqueue.verbs import Reaped, ReapedJob
@@ -456,3 +457,42 @@ def scheduled(session: Session) -> None:
     outbox.every("0 7 * * *", name="r", timezone="Europe/Berlin", values={"recipient": "a"})
     assert_type(schedules.declare(session, [outbox]).undeclared, tuple[str, ...])
     assert_type(schedules.run_due(session, [outbox]), list[Ran])
+
+
+class Call(TaskMixin, Base):
+    __tablename__ = "call"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+CALLS = TaskQueue(Call, lease=timedelta(minutes=5))
+
+
+@CALLS.task
+def send_invoice(order: int, *, copy: bool = False) -> str:
+    return str(order)
+
+
+@CALLS.every("30 2 * * *")
+@CALLS.task(transactional=True, max_attempts=3)
+def count(session: Session, page: int = 0) -> None: ...
+
+
+AWAITED_CALLS = TaskQueue(Call)
+
+
+@AWAITED_CALLS.task(timeout=timedelta(seconds=5))
+async def fetch(page: int) -> bytes:
+    return b""
+
+
+def enqueue_tasks(session: Session, awaited: AsyncSession) -> None:
+    job = send_invoice.enqueue(session, 7, copy=True)
+    assert_type(job, Call)
+    assert_type(send_invoice.result(job), str)
+    assert_type(send_invoice(7), str)
+    assert_type(send_invoice.with_options(priority=1).enqueue(awaited, 7), Call)
+    count.enqueue(session, page=2)
+    count(session, 2)
+    assert_type(fetch.enqueue(awaited, 1), Call)
+    CALLS.queue.enqueue(session, [send_invoice.values(n) for n in range(3)])
+    Worker(engine, CALLS).run()

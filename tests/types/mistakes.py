@@ -12,7 +12,18 @@ from sa_jobqueue import JobQueue, claim, claim_statements, fail, reap, start_rou
 from sa_jobqueue import asyncio as aio
 from sa_jobqueue.bulk import BulkLoad, EnqueueSource, InsertSource
 from sa_jobqueue.worker import Worker
-from tests.types.api import AWAITED, OUTBOX, PARCELS, Email, Order, Uploads, engine, send
+from tests.types.api import (
+    AWAITED,
+    OUTBOX,
+    PARCELS,
+    Email,
+    Order,
+    Uploads,
+    count,
+    engine,
+    send,
+    send_invoice,
+)
 
 
 async def mistakes_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
@@ -51,6 +62,13 @@ def mistakes(session: Session, order: Order) -> None:
     PARCELS.step("unclaimed", during="packing")  # type: ignore[call-arg]
     PARCELS.step("unclaimed", during="packing", then="done")(handle_order)  # type: ignore[arg-type]
     PARCELS.signal(session, order)  # type: ignore[call-arg]
+
+
+def mistakes_enqueuing(session: Session) -> None:
+    send_invoice.enqueue(session)  # type: ignore[call-arg]
+    send_invoice.enqueue(session, "7")  # type: ignore[arg-type]
+    send_invoice.enqueue(session, 7, True)  # type: ignore[call-arg]
+    count.enqueue(session, session)  # type: ignore[arg-type]  # the worker gives the session
 
 
 def handle_order(order: Order) -> None:
