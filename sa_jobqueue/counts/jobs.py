@@ -228,7 +228,7 @@ def _columns(mapping: QueueMapping) -> list[Any]:
 def _job(mapping: QueueMapping, row: Row[Any]) -> ListedJob:
     width = len(mapping.keys)
     behind = width + len(ROLES)
-    values = dict(zip(ROLES, row[width:behind], strict=True))
+    values: dict[str, Any] = dict(zip(ROLES, row[width:behind], strict=True))
     values["text"] = mapping.text_of(dict(zip(mapping.text_keys, row[behind:], strict=True)))
     for name in ("owner_date", "run_at"):
         values[name] = None if values[name] is None else as_utc(values[name])

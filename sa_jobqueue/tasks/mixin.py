@@ -30,10 +30,12 @@ class TaskMixin(JobMixin, PriorityMixin, RetryMixin):
         cls.__tasks__ = {}
 
     @classmethod
-    def job_text(cls, name: str, arguments: dict[str, Any]) -> str:  # type: ignore[override]
+    def job_text(cls, *values: Any) -> str:
         """Write the call of a task; of one that is not declared here, only the name."""
+        name, arguments = values
         task = cls.__tasks__.get(name)
-        return f"{name}(…)" if task is None else task.signature.show(arguments)
+        text: str = f"{name}(…)" if task is None else task.signature.show(arguments)
+        return text
 
     if TYPE_CHECKING:
         name: Mapped[str]

@@ -119,7 +119,7 @@ class TaskQueue(Lane[T]):
                 function, known, skip=int(transactional), hidden=frozenset(hide)
             )
             columns = {} if max_attempts is None else {"max_attempts": max_attempts}
-            task = Task(function, self.entity, signature, columns)
+            task: Task[..., ..., Any, T] = Task(function, self.entity, signature, columns)
             is_async = inspect.iscoroutinefunction(function)
             handle = task.handle_async if is_async else task.handle
             self.tasks[known] = task
@@ -211,7 +211,7 @@ def _name_of(function: Callable[..., Any]) -> str:
     Raises:
         ArgumentError: it is no function of a module.
     """
-    name = getattr(function, "__name__", None)
+    name: str | None = getattr(function, "__name__", None)
     if name is None or name == "<lambda>":
         raise ArgumentError(f"a task is a function with a name, not {function!r}: write def")
     if "<locals>" in function.__qualname__:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
 from datetime import datetime
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from ..errors import ArgumentError
 from ..worker import Cancel, Done, Release, Retry
@@ -14,8 +14,9 @@ from .values import Signature
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Adds(Protocol):
@@ -25,7 +26,7 @@ class Adds(Protocol):
         """Have an object inserted by the next flush."""
 
 
-class Task(Generic[Q, P, R, T]):
+class Task(Generic[Q, P, R_co, T]):
     """A function whose calls can be enqueued; made by :meth:`TaskQueue.task`.
 
     Called as a function, it is the function.
@@ -38,7 +39,7 @@ class Task(Generic[Q, P, R, T]):
 
     def __init__(
         self,
-        function: Callable[Q, R],
+        function: Callable[Q, R_co],
         entity: type[T],
         signature: Signature,
         columns: Mapping[str, Any],
@@ -50,9 +51,10 @@ class Task(Generic[Q, P, R, T]):
         self._entity = entity
         self._columns = dict(columns)
 
-    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R_co:
         """Call the function, here and now."""
-        return self.function(*args, **kwargs)
+        function: Callable[Q, R_co] = self.function
+        return function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -63,7 +65,7 @@ class Task(Generic[Q, P, R, T]):
         priority: int | None = None,
         run_at: datetime | None = None,
         max_attempts: int | None = None,
-    ) -> Task[Q, P, R, T]:
+    ) -> Task[Q, P, R_co, T]:
         """Return the task with other values for the jobs that it enqueues.
 
         Args:
@@ -107,7 +109,11 @@ class Task(Generic[Q, P, R, T]):
             **self._columns,
         }
 
-    def result(self, job: T) -> R:
+    @overload
+    def result(self: Task[Q, P, Coroutine[Any, Any, V], T], job: T) -> V: ...
+    @overload
+    def result(self, job: T) -> R_co: ...
+    def result(self, job: T) -> Any:
         """Return what the function has returned for a job that is done.
 
         Raises:
@@ -117,8 +123,7 @@ class Task(Generic[Q, P, R, T]):
         if stored.name != self.name:
             raise ArgumentError(f"this job is one of {stored.name}, and not of {self.name}")
         kept = self.signature.result
-        loaded: Any = None if kept is None else kept.load(stored.result)
-        return loaded
+        return None if kept is None else kept.load(stored.result)
 
     # -- for a worker ---------------------------------------------------
 

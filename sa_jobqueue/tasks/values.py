@@ -41,7 +41,7 @@ class Value:
 
     def __init__(self, type_: Any, what: str, *, hidden: bool = False) -> None:
         self._what, self._hidden = what, hidden
-        wanted = JsonValue if type_ is Any else type_
+        wanted: Any = JsonValue if type_ is Any else type_
         try:
             try:
                 self._adapter: TypeAdapter[Any] = TypeAdapter(wanted, config=_CONFIG)
@@ -204,12 +204,13 @@ def signature_of(
                 f"the parameter {key} of {name} has no annotation, so nobody knows how to keep it: "
                 f"write {key}: int, or whatever it is"
             )
-        several = {Parameter.VAR_POSITIONAL: tuple[hints[key], ...]}
-        several[Parameter.VAR_KEYWORD] = dict[str, hints[key]]
-        values[key] = Value(
-            several.get(parameter.kind, hints[key]), f"{name}: {key}", hidden=key in hidden
-        )
-        kept[key] = parameter.replace(annotation=hints[key])  # errors show it, not its text
+        type_: Any = hints[key]
+        kept[key] = parameter.replace(annotation=type_)  # errors show it, not its text
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            type_ = tuple[type_, ...]
+        elif parameter.kind is Parameter.VAR_KEYWORD:
+            type_ = dict[str, type_]
+        values[key] = Value(type_, f"{name}: {key}", hidden=key in hidden)
     returned = hints.get("return", type(None))
     result = None if returned is type(None) else Value(returned, f"the result of {name}")
     return Signature(name, kept, values, result, hidden)

@@ -199,8 +199,8 @@ def test_an_older_worker_leaves_a_new_task_alone(engine: Engine, session: Sessio
     left, done = session.scalars(select(Task).order_by(Task.name)).all()
     assert (left.name, left.status, left.attempts) == ("new", "unclaimed", 0)
     assert (done.status, done.result) == ("done", "old")
+    session.rollback()
     work(engine, newer)
-    session.expire_all()
     assert (left.status, left.result) == ("done", "new")
 
 
@@ -240,8 +240,7 @@ def test_the_log_and_lists_show_the_call_without_what_is_hidden(
     assert "secret" not in caplog.text
     (failed,) = list_jobs(session, tasks, Listed.FAILED, limit=5)
     assert failed.text == "log_in('anna', token=…)"
-    (unknown,) = list_jobs(session, version(), Listed.FAILED, limit=5) or [None]
-    assert unknown is None  # a version that does not know the task does not list it
+    assert list_jobs(session, version(), Listed.FAILED, limit=5) == []  # it does not know them
 
 
 def test_long_values_are_shortened() -> None:
@@ -287,6 +286,15 @@ def nested() -> Callable[[], None]:
     return inside
 
 
+def every_night(task: Any) -> Any:
+    return tasks.every("0 1 * * *")(task)
+
+
+def anyhow(task: Any) -> Any:
+    """Return what makes the attributes of a job, past the type checker."""
+    return task.values
+
+
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize(
     ("declare", "words"),
@@ -300,12 +308,12 @@ def nested() -> Callable[[], None]:
         (lambda: tasks.task(nested()), "nested.<locals>.inside is defined in another function"),
         (lambda: tasks.task(name="echo")(old), "two tasks have the name 'echo': .*echo and .*old"),
         (lambda: tasks.task(hide=["b"])(old), "hide= names parameters of old, which has no b"),
-        (lambda: tasks.every("0 1 * * *")(old), "every.. schedules a task.* above @tasks.task"),
-        (lambda: tasks.every("0 1 * * *")(send_invoice), "missing a required argument"),
+        (lambda: every_night(old), "every.. schedules a task.* above @tasks.task"),
+        (lambda: every_night(send_invoice), "missing a required argument"),
         (lambda: TaskQueue(Sent), "needs a mapped class with TaskMixin"),  # type: ignore[type-var]
-        (lambda: send_invoice.values("7"), "order_id: Input should be a valid integer, not '7'"),
-        (lambda: send_invoice.values(), "missing a required argument: 'order_id'"),
-        (lambda: log_in.values("a", 7), r"log_in: token: Input should be a valid string$"),
+        (lambda: anyhow(send_invoice)("7"), "order_id: Input should be a valid integer, not '7'"),
+        (lambda: anyhow(send_invoice)(), "missing a required argument: 'order_id'"),
+        (lambda: anyhow(log_in)("a", 7), r"log_in: token: Input should be a valid string$"),
         (lambda: echo.result(Task(name="old")), "is one of old, and not of echo"),
     ],
 )
