@@ -86,8 +86,8 @@ def no_strategy(strategy: str) -> str:
             for strategy in ("skip_locked", "candidates", "held", "update_then_select")
         ),
         *((alias, "advisory", "use strategy='auto'") for alias in ("mysql", "mariadb", "sqlite")),
-        ("mssql", "auto", "'mssql'.*mariadb, mysql, postgresql, sqlite.*register"),
-        ("oracle", "auto", "'oracle'.*mariadb, mysql, postgresql, sqlite.*register"),
+        ("mssql", "auto", "'mssql'.*mariadb, mysql, postgresql, sqlite.*entry point"),
+        ("oracle", "auto", "'oracle'.*mariadb, mysql, postgresql, sqlite.*entry point"),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_with_the_way_out(
