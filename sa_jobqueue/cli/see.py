@@ -86,15 +86,16 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
         )
         print_json([dict(zip(names, each, strict=True)) for each in values])
         return
+    calls = ["job"] if any(job.text for _, job in found) else []  # of tasks alone
     rows = (
-        (name, _job(job), job.attempts, job.owner_date, first_line(job.last_error))
+        (
+            *(name, key_text(job.key), *([job.text] if calls else [])),
+            *(job.attempts, job.owner_date, first_line(job.last_error)),
+        )
         for name, job in found
     )
-    print_table("queue", "job", right("attempts"), "failed at (UTC)", "error", rows=rows)
-
-
-def _job(job: ListedJob) -> str:
-    return key_text(job.key) if job.text is None else f"{key_text(job.key)} {job.text}"
+    columns = ("queue", "key", *calls, right("attempts"), "failed at (UTC)", "error")
+    print_table(*columns, rows=rows)
 
 
 def _look(at: Place) -> dict[str, QueueStats]:

@@ -2,6 +2,8 @@
 
 ::
 
+    from sa_jobqueue.tasks import TaskMixin, TaskQueue
+
     class Task(TaskMixin, Base):
         __tablename__ = "task"
         id: Mapped[int] = mapped_column(primary_key=True)

@@ -42,14 +42,14 @@ class Task(Generic[Q, P, R_co, T]):
         function: Callable[Q, R_co],
         entity: type[T],
         signature: Signature,
-        columns: Mapping[str, Any],
+        given: Mapping[str, Any],
     ) -> None:
         update_wrapper(self, function)
         self.name = signature.name
         self.function = function
         self.signature = signature
         self._entity = entity
-        self._columns = dict(columns)
+        self._given = dict(given)
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R_co:
         """Call the function, here and now."""
@@ -73,9 +73,9 @@ class Task(Generic[Q, P, R_co, T]):
             run_at: nobody starts the job before this time, which has a time zone.
             max_attempts: how often the job is tried.
         """
-        given = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
+        options = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
         other = copy(self)
-        other._columns = self._columns | {k: v for k, v in given.items() if v is not None}
+        other._given = self._given | {k: v for k, v in options.items() if v is not None}
         return other
 
     def enqueue(self, session: Adds, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -106,7 +106,7 @@ class Task(Generic[Q, P, R_co, T]):
         return {
             "name": self.name,
             "arguments": self.signature.dump(args, kwargs),
-            **self._columns,
+            **self._given,
         }
 
     @overload

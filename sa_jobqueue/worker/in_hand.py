@@ -198,10 +198,11 @@ def job_fields(in_hand: InHand[Any]) -> dict[str, Any]:
             then = branch_of(outcome) or queue.then if done else in_hand.fence.token.status
             status = word_of(mapping, then)
     runs = outcome is NOT_YET and in_hand.began
+    text = mapping.text_of(vars(in_hand.job))
     return {
+        **({} if text is None else {"job_text": text}),
         "job_class": str(mapping),
         "job_key": in_hand.fence.identity,
-        "job_text": mapping.text_of(vars(in_hand.job)),
         "queue": repr(queue),
         "status": status,
         "attempt": in_hand.attempts,
@@ -212,8 +213,8 @@ def job_fields(in_hand: InHand[Any]) -> dict[str, Any]:
 
 
 def job_name(fields: dict[str, Any]) -> str:
-    text = fields["job_text"] and f": {fields['job_text']}"
-    return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}{text or ''}"
+    text = f": {fields['job_text']}" if "job_text" in fields else ""
+    return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}{text}"
 
 
 def _log_end(

@@ -19,7 +19,8 @@ PUBLIC = (
     *("sa_jobqueue.counts", "sa_jobqueue.doctor", "sa_jobqueue.events", "sa_jobqueue.migration"),
     *("sa_jobqueue.otel", "sa_jobqueue.owners", "sa_jobqueue.owners.alive"),
     *("sa_jobqueue.owners.named_lock", "sa_jobqueue.prometheus", "sa_jobqueue.rounds"),
-    *("sa_jobqueue.schedules", "sa_jobqueue.testing", "sa_jobqueue.verbs", "sa_jobqueue.web"),
+    *("sa_jobqueue.schedules", "sa_jobqueue.tasks", "sa_jobqueue.testing"),
+    *("sa_jobqueue.verbs", "sa_jobqueue.web"),
     *("sa_jobqueue.worker", "sa_jobqueue.workflow"),
 )
 
