@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from copy import copy
 from datetime import datetime
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -74,9 +73,8 @@ class Task(Generic[Q, P, R_co, T]):
             max_attempts: how often the job is tried.
         """
         options = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
-        other = copy(self)
-        other._given = self._given | {k: v for k, v in options.items() if v is not None}
-        return other
+        given = self._given | {k: v for k, v in options.items() if v is not None}
+        return Task(self.function, self._entity, self.signature, given)
 
     def enqueue(self, session: Adds, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Add a job that calls the function with these arguments.
