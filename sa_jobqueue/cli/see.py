@@ -94,7 +94,14 @@ def failed(at: Place, limit: int, as_json: bool) -> None:
         )
         for name, job in found
     )
-    columns = ("queue", "key", *calls, right("attempts"), "failed at (UTC)", "error")
+    columns: tuple[Any, ...] = (
+        "queue",
+        "key",
+        *calls,
+        right("attempts"),
+        "failed at (UTC)",
+        "error",
+    )
     print_table(*columns, rows=rows)
 
 
