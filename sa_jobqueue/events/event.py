@@ -56,7 +56,7 @@ class EventJob:
         entity: the mapped object, as the handler gets it; only of after_start.
         attempts: how often it was tried, this attempt included; None: not known, or the
             class does not count.
-        order: its values in claim order; only of a claim, where the queue promises an order.
+        order: its values in claim order; only of a claim, and not if the order is your own.
         serial_keys: its serial key for each of the queue's limits; only of a claim.
     """
 

@@ -69,9 +69,8 @@ def _attempts(mapping: QueueMapping, part: FencedJobs, job: Any) -> int | None:
 
 
 def _order(spec: ClaimSpec, part: FencedJobs, job: Any) -> tuple[Any, ...] | None:
-    """Return the values of the mixins' claim order, if it is promised and Python can compare it."""
-    promised = spec.strict or any(limit.serial for limit in spec.limits)
-    if not promised or not spec.own_order or spec.mapping.args.order_by is not None:
+    """Return the values of the mixins' claim order, if the queue has it and Python compares it."""
+    if not spec.own_order or spec.mapping.args.order_by is not None:
         return None
     values = tuple(_value(spec.mapping, part, job, name) for name in spec.mapping.order_attributes)
     return values if all(isinstance(value, int | datetime) for value in values) else None

@@ -24,6 +24,10 @@ from tests.support import make_engine
 #: A lock whose connection has gone silent is missed after half a minute.
 UNNOTICED = timedelta(seconds=35)
 
+#: A whole walk finds what stands before a claim's place within 10 s, and a stopped or cut off
+#: player keeps rows locked until the server ends its session.
+OVERTAKEN = timedelta(seconds=20)
+
 
 @dataclass
 class Verdict:
@@ -50,7 +54,8 @@ def judge(storm: Storm) -> Verdict:
     history = History.read(*storm.histories, clock_steps=storm.clock_steps)
     calls = Calls.read(storm, history)
     faults = [
-        "\n".join(fault.story()) for fault in check(history, drained=True, unnoticed=UNNOTICED)
+        "\n".join(fault.story())
+        for fault in check(history, drained=True, unnoticed=UNNOTICED, overtaken=OVERTAKEN)
     ]
     ended = [f"{name} ended by itself: {code}" for name, code in storm.ended.items()]
     return Verdict(_counts(storm, history, calls), [*faults, *calls.faults(), *ended])

@@ -44,18 +44,26 @@ class Fault:
 
 
 def check(
-    history: History, *, drained: bool = False, unnoticed: timedelta = timedelta(0)
+    history: History,
+    *,
+    drained: bool = False,
+    unnoticed: timedelta = timedelta(0),
+    overtaken: timedelta | None = None,
 ) -> Iterator[Fault]:
     """Find what is wrong in a history.
 
     Args:
         drained: the run has ended with nothing left to do, so a job without an end is lost.
         unnoticed: for how long an owner may not notice that its lock is lost.
+        overtaken: for how long later jobs of a plain queue may overtake one that is there and due.
+            None: for ever.
     """
     stories = [RowStory(history, *row) for row in history.rows.items()]
     for story in stories:
         yield from (Fault(*found) for found in judge_row(story))
-    found_there = judge_queues(history, stories, drained=drained, unnoticed=unnoticed)
+    found_there = judge_queues(
+        history, stories, drained=drained, unnoticed=unnoticed, overtaken=overtaken
+    )
     yield from (Fault(*found) for found in found_there)
 
 

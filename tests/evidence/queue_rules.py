@@ -26,7 +26,12 @@ DEAD = "dead owner"
 
 
 def judge_queues(
-    history: History, stories: list[RowStory], *, drained: bool, unnoticed: timedelta
+    history: History,
+    stories: list[RowStory],
+    *,
+    drained: bool,
+    unnoticed: timedelta,
+    overtaken: timedelta | None,
 ) -> Iterator[Found]:
     """Find the faults of the queues."""
     claims = sorted(
@@ -37,6 +42,11 @@ def judge_queues(
         there = _when_there(history, stories)
         yield from _order(claims, there, "claim order", _of_strict_queue)
         yield from _order(claims, there, "key order", _of_serial_key)
+        if overtaken is not None:
+            unsure = {held.claim.row for story in stories for held in story.claims if not held.sure}
+            known = [held for held in claims if held.claim.row not in unsure]
+            late = {row: since + overtaken for row, since in there.items()}
+            yield from _order(known, late, "place", _of_plain_queue)
     yield from _limits(history, claims)
     yield from _dead_owners(history, claims, unnoticed)
     if drained:
@@ -49,6 +59,12 @@ def judge_queues(
 def _of_strict_queue(entry: Entry) -> Group:
     written = entry.record.written
     return (entry.record.table, entry.job.get("fence")) if written.get("strict") else None
+
+
+def _of_plain_queue(entry: Entry) -> Group:
+    written = entry.record.written
+    plain = not written.get("strict") and not written.get("limits")
+    return (entry.record.table, entry.job.get("fence")) if plain else None
 
 
 def _of_serial_key(entry: Entry) -> Group:

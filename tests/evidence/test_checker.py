@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +136,31 @@ OWNERS = {
     ),
 }
 
+OVERTAKEN = SECOND_FIRST.format(queue="")
+UNSURE = f"{OVERTAKEN}; claim b 2 key=1 end=unknown"
+
+#: The same, where later jobs may overtake an earlier one for 10 seconds.
+PLACES = {
+    "it is claimed half a minute after a later one": (OVERTAKEN, ["place"]),
+    "it is claimed 8 s after it was there": (OVERTAKEN.replace("38", "8").replace("39", "9"), []),
+    "it may have been claimed before": (UNSURE, []),
+}
+
 ALL = [
     pytest.param(history, found, how, id=name)
     for table, how in (
         (HISTORIES | OWNERS, {}),
         (DRAINED, {"drained": True}),
         (CLOCK_STEPS, {"clock_steps": True}),
+        (PLACES, {"overtaken": timedelta(seconds=10)}),
     )
     for name, (history, found) in table.items()
 ]
 
 
-def rules(written: Written, **how: Any) -> list[str]:
-    return [fault.rule for fault in check_files(*written.files(), **how)]
+def rules(written: Written, *, clock_steps: bool = False, **how: Any) -> list[str]:
+    history = History.read(*written.files(), clock_steps=clock_steps)
+    return [fault.rule for fault in check(history, **how)]
 
 
 @pytest.fixture
