@@ -9,7 +9,6 @@ keeps the others waiting.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -34,16 +33,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import aliased
 from sqlalchemy.sql import operators
 
-from ..dialects import is_missing_index
 from ..dialects.database import SerialKeyLocks
 from ..model.indexes import key_index
 from ..model.keys import columns_are_in
 from ..model.status import status_is
-from ..sessions.writer import Writer
 from .key_limits import SKIP, KeyLimit
 from .ready_rows import LIMIT, ReadyRows, adapted
-
-log = logging.getLogger("sa_jobqueue.claim")
 
 _NUMBER_1: ColumnElement[int] = literal_column("1")
 
@@ -54,8 +49,9 @@ BEFORE = "sa_jobqueue_before"
 class KeyStatements:
     """What per_key reads of serial keys, for one queue on one database."""
 
-    def __init__(self, ready: ReadyRows, locks: SerialKeyLocks) -> None:
+    def __init__(self, ready: ReadyRows, locks: SerialKeyLocks, *, indexed: bool) -> None:
         self._ready = ready
+        self._indexed = indexed
         self._locks = locks
         self.spec = ready.spec
         self.mapping = ready.mapping
@@ -291,23 +287,7 @@ class KeyStatements:
         return statement if words is None else statement.with_hint(self.mapping.table, words)
 
     def _index_of(self, limit: KeyLimit) -> Index | None:
-        return None if self._without_key_index else key_index(self.mapping, limit.columns)
-
-    #: Whether a claim has found that the database lacks an index of keys that the model has.
-    _without_key_index = False
-
-    def run(self, writer: Writer, name: str, parameters: Any = None) -> Sequence[Any]:
-        """Run a statement by its name; without the index of keys if the table lacks it."""
-        try:
-            return writer.rows(getattr(self, name), parameters).all()
-        except Exception as error:  # a handle_error listener may raise what it likes
-            if self._without_key_index or not is_missing_index(error):
-                raise
-        log.warning("%s has no index of its keys; claims may read whole keys", self.mapping)
-        self._without_key_index = True
-        for bound in ("allowed", "heads_of_keys", "unkeyed"):
-            vars(self).pop(bound, None)
-        return self.run(writer, name, parameters)
+        return key_index(self.mapping, limit.columns) if self._indexed else None
 
 
 def _column(attribute: Any) -> Any:

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -32,11 +31,11 @@ from ..dialects.database import SerialKeyLocks
 from ..errors import UnsupportedDatabase
 from ..model.keys import key_batches, key_values
 from ..sessions.writer import Writer
+from .candidates import OVERDRAW, ByCandidates
 from .key_limits import Candidate, CandidatePicker, Key
 from .key_statements import BEFORE, KeyStatements
-from .reads import OVERDRAW, CandidateReads
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Mark, Strategy
+from .strategy import kept
 
 #: How many candidates a claim reads at first, in claim order, and by which factor it reads
 #: more each time when all of their keys were taken.
@@ -51,23 +50,26 @@ TRIES = 8
 PAUSE = timedelta(milliseconds=10)
 
 
-class PerKey(Strategy):
+class PerKey(ByCandidates):
     """Lock keys, look again, lock and mark rows."""
 
     name = "per_key"
 
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
+    #: MySQL walked over done rows without its claim index.
+    by_index = True
+
+    def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
         self._locks = _key_locks(database)
-        super().__init__(spec, database)
-        self._keys = KeyStatements(self.ready, self._locks)
-        # MySQL walked over done rows without its claim index, hence by_index.
-        self._reads = CandidateReads(self.ready, *self._keys.columns, by_index=True)
-        self._mark = Mark(spec, database)
+        super().__init__(spec, database, indexed=indexed)
+        self._keys = KeyStatements(self.ready, self._locks, indexed=indexed)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
         # _key_locks() has checked, and its error tells more.
         return None
+
+    def candidate_columns(self) -> Sequence[Any]:
+        return self._keys.columns
 
     def take(self, writer: Writer, request: Request) -> Taken:
         _check_transaction(writer)
@@ -77,16 +79,16 @@ class PerKey(Strategy):
         while tries < TRIES:
             picker.start()
             self._lock_keys(writer, picker)
-            kept = picker.still_fitting(self._allowed(writer, picker.taken))
+            fitting = picker.still_fitting(self._allowed(writer, picker.taken))
             rest = replace(request, limit=picker.limit)
-            locked, held = self._reads.lock(writer, rest, kept)
+            locked, held = self.lock(writer, rest, fitting)
             if locked:
-                part = self._mark.write(writer, request, locked)
+                part = self.mark(writer, request, locked)
                 taken = Taken([*taken.jobs, *part.jobs], [*taken.dates, *part.dates])
                 picker.limit -= len(locked)
             if held:
                 # Others have locked these rows, for whatever reason: go on behind them.
-                picker.skipped.update(kept)
+                picker.skipped.update(fitting)
             elif locked or not self._may_find_more(writer, picker):
                 break
             else:
@@ -96,16 +98,11 @@ class PerKey(Strategy):
         lost = max(0, picker.tried - len(taken.jobs))
         return replace(taken, candidates=picker.tried, lost=lost)
 
-    def statements(self) -> list[Executable]:
-        lock, look = self._locks.statement(), self._keys.allowed
-        return [
-            *self.ready.levels.statements(),
-            self._reads.plain,
-            look,
-            *([] if lock is None else [lock, look]),
-            self._reads.locking.entities,
-            self._mark.by_key,
-        ]
+    def statements(self, *, from_head: bool = False) -> list[Executable]:
+        lock, allowed = self._locks.statement(), self._keys.allowed
+        locks = [] if lock is None else [lock, allowed]
+        levels = self.ready.levels.statements()
+        return [*levels, self.look(), allowed, *locks, self.lock_by_keys(), self.mark_by_keys()]
 
     def _may_find_more(self, writer: Writer, picker: CandidatePicker) -> bool:
         """Tell whether another look may find more; wait a moment where others are claiming."""
@@ -136,11 +133,11 @@ class PerKey(Strategy):
         jobs. Else the database passes over the jobs whose keys are taken: an idle claim
         that read the jobs of 300,000 taken keys took 5 seconds and 200 MB.
         """
-        size, read = max(WINDOW, picker.limit * OVERDRAW), self._reads.plain
+        size, look = max(WINDOW, picker.limit * OVERDRAW), self.look()
         known: set[Key] = set()
         seen: Counter[Any] = Counter()
         while True:
-            drawn = self._drawn(writer, size, read)
+            drawn = self._candidates(self.draw(writer, size, look))
             new = [job for job in drawn if job.key not in known]
             known.update(job.key for job in new)
             yield self._allowed(writer, self._first_of_keys(new, seen))
@@ -151,19 +148,12 @@ class PerKey(Strategy):
             if few_keys and self._keys.walks_keys and not writer.hooked:
                 yield from self._from_key_to_key(writer, picker)
                 return
-            size, read = size * GROWTH, self._with_free_keys
+            size, look = size * GROWTH, self._look_for_free_keys()
 
-    def _drawn(self, writer: Writer, size: int, read: Any) -> list[Candidate]:
-        return self.ready.levels.collect(
-            writer,
-            size,
-            lambda **parameters: self._candidates(writer, read, parameters),
-        )
-
-    @cached_property
-    def _with_free_keys(self) -> Any:
-        """The plain read of candidates, without those whose keys are taken."""
-        return self._reads.plain.where(*self._keys.of_free_keys)
+    @kept
+    def _look_for_free_keys(self) -> Any:
+        """Read the next candidates, without those whose keys are taken."""
+        return self.look().where(*self._keys.of_free_keys)
 
     def _from_key_to_key(
         self, writer: Writer, picker: CandidatePicker
@@ -181,22 +171,21 @@ class PerKey(Strategy):
         Args:
             before: how many jobs of its key come before that job.
         """
-        found = self._keys.run(writer, "heads_of_keys", {BEFORE: before})
-        heads = [tuple(head) for head in found]
+        heads = [tuple(head) for head in writer.rows(self._keys.heads_of_keys, {BEFORE: before})]
         if not before and self._keys.unkeyed is not None:
-            unkeyed = self._keys.run(writer, "unkeyed", {"sa_jobqueue_limit": limit})
+            unkeyed = writer.rows(self._keys.unkeyed, {"sa_jobqueue_limit": limit})
             heads += [tuple(key) for key in unkeyed]
         ranked: list[Candidate] = []
         for batch in key_batches([head for head in heads if head[0] is not None]):
             keys = {"sa_jobqueue_keys": key_values(batch)}
-            ranked += self._candidates(writer, self._keys.rank, keys)
+            ranked += self._candidates(writer.rows(self._keys.rank, keys))
         return ranked
 
-    def _candidates(self, writer: Writer, statement: Any, parameters: Any) -> list[Candidate]:
+    def _candidates(self, rows: Iterable[Any]) -> list[Candidate]:
         width, limits = len(self.mapping.keys), len(self.spec.limits)
         return [
             Candidate(tuple(row[:width]), tuple(row[width : width + limits]), bool(row[-1]))
-            for row in writer.rows(statement, parameters)
+            for row in rows
         ]
 
     def _first_of_keys(self, drawn: Sequence[Candidate], seen: Counter[Any]) -> list[Candidate]:
@@ -222,7 +211,7 @@ class PerKey(Strategy):
         width = len(self.mapping.keys)
         claimed: dict[Key, tuple[int, ...]] = {}
         for batch in key_batches([job.key for job in candidates]):
-            for row in self._keys.run(writer, "allowed", {"sa_jobqueue_keys": key_values(batch)}):
+            for row in writer.rows(self._keys.allowed, {"sa_jobqueue_keys": key_values(batch)}):
                 claimed[tuple(row[:width])] = tuple(row[width:])
         return [replace(job, claimed=claimed[job.key]) for job in candidates if job.key in claimed]
 

@@ -64,16 +64,17 @@ class Place:
     def of(cls, spec: ClaimSpec) -> Place | None:
         """Return the place of a queue; None where the claim index alone does not lead to it."""
         served = spec.own_order and spec.served and spec.ready in spec.mapping.ready
-        if not served or spec.strict or spec.limits or not spec.mapping.sorts_in_python:
-            return None
-        return cls(spec)
+        plain = spec.placed and not spec.strict and not spec.limits
+        return cls(spec) if plain and served and spec.mapping.sorts_in_python else None
 
     def take(self, writer: Writer, request: Request, take: Take) -> Taken:
         """Take jobs from the place, or from the head of the queue if a whole walk is due."""
         if writer.hooked or writer.connection.get_execution_options().get("schema_translate_map"):
             return take(writer, request, {})  # each session, or schema, would have its own place
         began, changes, notices = time.monotonic(), self._head.changes, self._head.notices
-        is_due = changes != self._changes or began >= self._walk_at
+        shortest = PAUSE[0] if notices == self._notices else 0.0
+        pause = min(max(self._took * REST, shortest), PAUSE[1])
+        is_due = changes != self._changes or began >= self._walked_at + pause
         start = {} if is_due else self._start
         taken = take(writer, request, start)
         if not start:
@@ -89,27 +90,16 @@ class Place:
             self._transaction = None if transaction is None else ref(transaction)
         return taken
 
-    @property
-    def _walk_at(self) -> float:
-        """When the next whole walk is due, by time.monotonic()."""
-        shortest, longest = PAUSE
-        is_told = self._notices != self._head.notices
-        pause = max(self._took * REST, 0.0 if is_told else shortest)
-        return self._walked_at + min(pause, longest)
-
     def _before(self, job: Any, *, rows: bool) -> Start:
         """Return the start of a claim that finds this job first."""
         if rows:
-            values = [job[ordinal] for ordinal in self._mapping.order_ordinals]
+            values = list(map(job.__getitem__, self._mapping.order_ordinals))
         else:
-            loaded = instance_dict(job)
-            values = [loaded.get(key) for key in self._mapping.order_attributes]
+            values = list(map(instance_dict(job).get, self._mapping.order_attributes))
         return {} if None in values else dict(zip(self._names, values, strict=True))
 
 
 def with_rest(writer: Writer, request: Request, taken: Taken, take: Take) -> Taken:
     """Add to a claim that began at a place and found too few jobs what stands before the place."""
-    if not taken.from_place:
-        return taken
     rest = take(writer, replace(request, limit=request.limit - len(taken.jobs)), {})
     return Taken([*rest.jobs, *taken.jobs], [*rest.dates, *taken.dates])

@@ -47,6 +47,7 @@ class ClaimSpec:
         strict: one claimer at a time, in exact order.
         limits: how many jobs of a serial key may be claimed at a time.
         on_retry: whether a job in its retry delay keeps the other jobs of its serial key back.
+        placed: claims may begin at the place where the last one began; see :mod:`.place`.
     """
 
     mapping: QueueMapping
@@ -57,6 +58,7 @@ class ClaimSpec:
     strict: bool = False
     limits: tuple[KeyLimit, ...] = ()
     on_retry: str = WAIT
+    placed: bool = True
 
     @cached_property
     def in_progress(self) -> tuple[str, ...]:
