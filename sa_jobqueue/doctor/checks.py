@@ -259,7 +259,7 @@ def _second(subject: Subject) -> Iterator[Connection]:
 def _row_locks(subject: Subject, second: Connection) -> Finding:
     mapping, ready, skips = subject.mapping, subject.strategy.ready, subject.database.skip_locked
     key: Any = select(*mapping.key_attributes)
-    locking = ready.locked(key) if skips else key.with_for_update()
+    locking = ready.locked(key)
     row = subject.connection.execute(locking.limit(1)).first()
     if row is None:
         return Finding.unchecked(

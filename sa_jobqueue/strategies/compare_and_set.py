@@ -11,10 +11,9 @@ from sqlalchemy import Executable, select, tuple_, update
 from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import Database
-from ..model.keys import key_values
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .place import Place, Start, with_rest
+from .place import Place, Start
 from .rows import loading_options, row_columns
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy, kept
@@ -27,7 +26,7 @@ class CompareAndSet(Strategy):
 
     def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
         super().__init__(spec, database, indexed=indexed)
-        self._place = Place.of(spec) if self._sorts_itself else None
+        self._place = Place(spec)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -37,20 +36,23 @@ class CompareAndSet(Strategy):
 
     def take(self, writer: Writer, request: Request) -> Taken:
         if writer.hooked or not self._sorts_itself:
-            with writer.atomically():
-                return self._take_and_read_back(writer, request)
-        if self._place is None:
-            return self._take(writer, request, {})
-        taken = self._place.take(writer, request, self._take)
-        return with_rest(writer, request, taken, self._take) if taken.from_place else taken
+            return self.lock_and_mark(writer, request)
+        return self._place.take(writer, request, self._take)
 
     def statements(self, *, from_head: bool = False) -> list[Executable]:
         levels = self.ready.levels.statements()
         if self._sorts_itself:
             return [*levels, self.claim_next()]
-        return [*levels, self.pick(), self.mark_picked(), self.read_back()]
+        return [*levels, self.lock_next(), self.mark_by_keys()]
 
-    # -- pick and mark --------------------------------------------------
+    @cached_property
+    def _sorts_itself(self) -> bool:
+        """Whether the claim is sorted in Python: RETURNING answers in no order.
+
+        Any other order, and a class of more columns than those of one table, takes two statements,
+        behind the write lock: read the rows in order, and mark them.
+        """
+        return self.spec.own_order and self.mapping.plain and self.mapping.sorts_in_python
 
     def _take(self, writer: Writer, request: Request, start: Start) -> Taken:
         rows, single = request.rows, request.limit == 1 and len(self.mapping.keys) == 1
@@ -101,46 +103,3 @@ class CompareAndSet(Strategy):
             return marked.returning(*row_columns(mapping))
         claim = select(mapping.entity).options(*loading_options(mapping))
         return claim.from_statement(marked.returning(*mapping.table.c))
-
-    # -- pick, mark, read back ------------------------------------------
-
-    # Any other order, and a class of more columns than those of one table, takes three
-    # statements: pick, mark, and read back in order. The first of them is preceded by
-    # the write lock, so nobody writes in between.
-
-    @cached_property
-    def _sorts_itself(self) -> bool:
-        return self.spec.own_order and self.mapping.plain and self.mapping.sorts_in_python
-
-    def _take_and_read_back(self, writer: Writer, request: Request) -> Taken:
-        writer.lock_writes(self.mapping.table)
-        pick = self.pick()
-        picked = self.ready.levels.collect(
-            writer, request.limit, lambda **parameters: list(writer.rows(pick, parameters))
-        )
-        if not picked:
-            return Taken([])
-        keys = {"sa_jobqueue_keys": key_values([*map(tuple, picked)])}
-        marked = writer.core(self.mark_picked(), {**keys, "sa_jobqueue_owner": request.owner})
-        keys = {"sa_jobqueue_keys": key_values([*map(tuple, marked)])}
-        read = self.read(writer, request, self.read_back(request.rows), keys)
-        jobs = read if request.rows else [entity for (entity,) in read]
-        return Taken(jobs, self.dates(request, jobs))
-
-    @kept
-    def pick(self) -> Any:
-        """Select the keys of the next rows."""
-        return self.ready.select(*self.mapping.key_attributes)
-
-    @kept
-    def mark_picked(self) -> Any:
-        """Mark the picked rows that are still ready."""
-        marked = update(self.mapping.table).values(self.mark_values())
-        still_ready = [self.ready.key_is_in("sa_jobqueue_keys"), self.ready.has_status]
-        return marked.where(*still_ready).returning(*self.mapping.keys)
-
-    @kept
-    def read_back(self, rows: bool = False) -> Any:
-        """Select claimed jobs in claim order."""
-        read = self.select_jobs(select, rows=rows)
-        return read.where(self.ready.key_is_in("sa_jobqueue_keys")).order_by(*self.spec.order)

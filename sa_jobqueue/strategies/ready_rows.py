@@ -228,7 +228,7 @@ class ReadyRows:
         of: bool = True,
         nowait: bool = False,
     ) -> Select[Any]:
-        """Lock the selected rows, passing over those that others have locked.
+        """Lock the selected rows, passing over those that others have locked, where it is possible.
 
         Args:
             of: name the table; SQLAlchemy before 2.0.39 cannot inside a LATERAL.
@@ -236,7 +236,7 @@ class ReadyRows:
         """
         return statement.with_for_update(
             nowait=nowait,
-            skip_locked=not nowait,
+            skip_locked=self.database.skip_locked and not nowait,
             key_share=self.database.no_key_update,
             of=self.mapping.table if of and self.database.lock_of else None,
         )

@@ -13,7 +13,7 @@ from ..fence.carried import CarriedFinish, CarriedJobs
 from ..model.keys import repeated_key
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .place import Place, Start, with_rest
+from .place import Place, Start
 from .ready_rows import LIMIT, SINGLE, adapted
 from .rows import loading_options, row_columns
 from .spec import ClaimSpec, Request, Taken
@@ -27,18 +27,11 @@ class SkipLocked(Strategy):
 
     def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
         super().__init__(spec, database, indexed=indexed)
-        self._place = Place.of(spec)
+        self._place = Place(spec)
 
     def take(self, writer: Writer, request: Request) -> Taken:
-        take = self._take_in_one if self.in_one and not writer.hooked else self._lock_and_mark
-        if self._place is None:
-            return take(writer, request, {})
-        taken = self._place.take(writer, request, take)
-        return with_rest(writer, request, taken, take) if taken.from_place else taken
-
-    def _lock_and_mark(self, writer: Writer, request: Request, start: Start) -> Taken:
-        with writer.atomically():
-            return self.mark(writer, request, self.lock_ready(writer, request, start))
+        take = self._take_in_one if self.in_one and not writer.hooked else self.lock_and_mark
+        return self._place.take(writer, request, take)
 
     @cached_property
     def in_one(self) -> bool:
@@ -72,14 +65,10 @@ class SkipLocked(Strategy):
 
     def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
         take = partial(self._take_in_one, finish=finish)
-        if self._place is None:
-            return take(writer, request, {})
-        return self._place.take(writer, request, take)
+        return self._place.take(writer, request, take, alone=True)
 
     def take_rest(self, writer: Writer, request: Request, taken: Taken) -> Taken:
-        if not taken.from_place:
-            return taken
-        return with_rest(writer, request, taken, self._take_in_one)
+        return self._place.add_rest(writer, request, taken, self._take_in_one)
 
     # -- in one statement -----------------------------------------------
 

@@ -120,7 +120,10 @@ class Strategy(ABC):
             marks: a mark follows. So the SELECT reads the time of the claim: after the entity, or
                 in plain rows, which are read as they will be once they are marked.
         """
-        moment = self.database.moment() if marks else None
+        moment = None
+        if marks:  # the clock of a database with one writer is coarse
+            coarse = self.database.one_writer
+            moment = self.database.claim_date() if coarse else self.database.moment()
         if rows:
             written = {} if moment is None else claimed(self.mapping, self.spec.during, moment)
             return select(*row_columns(self.mapping, written, orm=True))
@@ -168,6 +171,14 @@ class Strategy(ABC):
         if start:
             return lock(sa_jobqueue_limit=request.limit, **start)
         return self.ready.levels.collect(writer, request.limit, lock)
+
+    def lock_and_mark(
+        self, writer: Writer, request: Request, start: Mapping[str, Any] | None = None
+    ) -> Taken:
+        """Lock ready rows, and mark them by their keys."""
+        with writer.atomically():
+            writer.lock_writes(self.mapping.table)
+            return self.mark(writer, request, self.lock_ready(writer, request, start))
 
     @kept
     def lock_next(self, rows: bool = False, from_place: bool = False, first: bool = True) -> Any:

@@ -22,7 +22,6 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.engine import CursorResult
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
@@ -30,9 +29,7 @@ from ..dialects import Database
 from ..dialects.clock import EPOCH, utc_now
 from ..fence.token import distinct
 from ..model.indexes import claim_index
-from ..model.keys import key_values
 from ..sessions.writer import Writer
-from .candidates import OVERDRAW
 from .ready_rows import LIMIT
 from .spec import Request, Taken
 from .strategy import Strategy, kept
@@ -66,6 +63,8 @@ class UpdateThenSelect(Strategy):
         return None if database.ordered_update else "it has no UPDATE .. ORDER BY .. LIMIT"
 
     def take(self, writer: Writer, request: Request) -> Taken:
+        if writer.hooked or self._spans_classes:
+            return self.lock_and_mark(writer, request)
         with writer.atomically():
             jobs = self.ready.levels.collect(
                 writer,
@@ -75,30 +74,32 @@ class UpdateThenSelect(Strategy):
             return Taken(jobs, self.dates(request, jobs))
 
     def statements(self, *, from_head: bool = False) -> list[Executable]:
-        picks = self.mapping.mapper.inherits is not None
-        mark = [self.pick(), self.mark_picked()] if picks else [self.mark_next()]
-        read = self.read_back(picked=picks)
-        return [*self.ready.levels.statements(), _SAVEPOINT, *mark, read]
+        levels = self.ready.levels.statements()
+        if self._spans_classes:
+            return [*levels, self.lock_next(), self.mark_by_keys()]
+        return [*levels, _SAVEPOINT, self.mark_next(), self.read_back()]
+
+    @property
+    def _spans_classes(self) -> bool:
+        """Whether the class is of a hierarchy. An UPDATE .. LIMIT knows one table and no class.
+
+        Such a class, and the criteria of a session's hooks, need a SELECT by the ORM.
+        """
+        return self.mapping.mapper.inherits is not None
 
     def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
-        # An UPDATE .. LIMIT knows one table and no class: a class of a hierarchy, and the
-        # criteria of a session's hooks, need a SELECT of keys by the ORM.
-        picks = writer.hooked or self.mapping.mapper.inherits is not None
         later, free = 0, EPOCH  # what a further try adds to its time, and what it should get
         for _ in range(TRIES):
             writer.core(_SAVEPOINT)
             written = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_later": later}
-            if picks:
-                marked = self._pick_and_mark(writer, parameters, written)
-            else:
-                marked = writer.core(self.mark_next(), {**parameters, **written})
-            if marked is None or not marked.rowcount:
+            marked = writer.core(self.mark_next(), {**parameters, **written})
+            if not marked.rowcount:
                 return []
             date = EPOCH + timedelta(microseconds=marked.lastrowid)
             if date != free:
                 free = distinct(request.owner, date)
             own = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_owner_date": date}
-            read = self.read_back(request.rows, picks)
+            read = self.read_back(request.rows)
             found = self.read(writer, request, read, own) if date == free else []
             if len(found) == marked.rowcount:
                 return list(found) if request.rows else [entity for (entity,) in found]
@@ -107,61 +108,27 @@ class UpdateThenSelect(Strategy):
             later += max(1, (free - date) // timedelta(microseconds=1))
         return []
 
-    # -- the mark -------------------------------------------------------
-
     @kept
     def mark_next(self) -> Update:
         """Mark the next rows, by the claim index: it was seen to take the reap index instead."""
         levels, index = self.ready.levels, claim_index(self.mapping)
-        marked = self._update([*self.ready.criteria, *levels.criteria], levels.order)
+        criteria = and_(*self.ready.criteria, *levels.criteria)
+        limited = OrderedLimit(criteria, levels.order, LIMIT)
+        marked = update(self.mapping.table).where(limited)
+        marked = marked.values(self.mark_values(_told_date()))
         if index is None or self.spec.order_by or not self.indexed:
             return marked
         return marked.with_hint(f"FORCE INDEX ({self.database.index_name(index)})")
 
-    def _pick_and_mark(
-        self, writer: Writer, parameters: dict[str, Any], written: dict[str, Any]
-    ) -> CursorResult[Any] | None:
-        # In a caller's REPEATABLE READ only a locking read sees new rows.
-        pick = self.pick().with_for_update() if writer.keeps_snapshot else self.pick()
-        limit = parameters["sa_jobqueue_limit"]
-        drawn = {**parameters, "sa_jobqueue_limit": limit * OVERDRAW}
-        keys = [tuple(key) for key in writer.rows(pick, drawn)]
-        if not keys:
-            return None
-        named = {"sa_jobqueue_keys": key_values(keys), "sa_jobqueue_limit": limit}
-        return writer.core(self.mark_picked(), {**named, **written})
-
     @kept
-    def pick(self) -> Any:
-        """Select the keys of the next rows, without locks."""
-        return self.ready.select(*self.mapping.key_attributes)
-
-    @kept
-    def mark_picked(self) -> Update:
-        """Mark the picked rows that are still ready."""
-        criteria = [self.ready.key_is_in("sa_jobqueue_keys"), self.ready.has_status]
-        return self._update(criteria, self.mapping.keys)
-
-    def _update(self, criteria: list[ColumnElement[bool]], order: tuple[Any, ...]) -> Update:
-        limited = OrderedLimit(and_(*criteria), order, LIMIT)
-        return update(self.mapping.table).where(limited).values(self.mark_values(_told_date()))
-
-    # -- reading back ---------------------------------------------------
-
-    @kept
-    def read_back(self, rows: bool = False, picked: bool = False) -> Any:
-        """Select the rows of one owner and owner_date, in claim order.
-
-        Args:
-            picked: check picked rows again, now that they are locked.
-        """
-        mapping, ready = self.mapping, self.ready
+    def read_back(self, rows: bool = False) -> Any:
+        """Select the rows of one owner and owner_date, in claim order."""
+        mapping = self.mapping
         owner, date = mapping.attribute("owner"), mapping.attribute("owner_date")
         read = self.select_jobs(select, rows=rows).where(
             mapping.has_status(self.spec.during),
             owner == bindparam("sa_jobqueue_owner", type_=owner.type),
             date == bindparam("sa_jobqueue_owner_date", type_=date.type),
-            *([*ready.due, *self.spec.where] if picked else ()),
         )
         return read.order_by(*self.spec.order)
 
