@@ -404,7 +404,7 @@ def claim(
 
     Args:
         session: a Session or scoped_session of the caller's.
-        entity: a mapped class with JobMixin; for ``advisory``, any mapped class.
+        entity: a mapped class with JobMixin; for ``held`` and ``advisory``, any mapped class.
         where: criteria, joined by AND, that the jobs meet when they are
             claimed (not only when they were found).
         owner: who claims: an :class:`Owner`, or 1 to 64 characters; all strategies but
