@@ -593,8 +593,6 @@ def claim_statements(
 ) -> list[Executable]:
     """Return the statements that claim() runs, in order, to print or EXPLAIN.
 
-    On PostgreSQL and SQLite a claim of one job runs a shorter form of them, with the same plan.
-
     Args:
         queue: a JobQueue, or a mapped class. A JobQueue states `where`, `order_by` and
             `strategy` itself: give them for a class only.

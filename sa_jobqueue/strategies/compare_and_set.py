@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from operator import itemgetter
@@ -55,15 +56,12 @@ class CompareAndSet(Strategy):
         return self.spec.own_order and self.mapping.plain and self.mapping.sorts_in_python
 
     def _take(self, writer: Writer, request: Request, start: Start) -> Taken:
-        rows, single = request.rows, request.limit == 1 and len(self.mapping.keys) == 1
-        statement = self.claim_next(rows, single, bool(start))
-        run = writer.built if rows else writer.fresh
+        statement = self.claim_next(request.rows, bool(start))
+        run = writer.built if request.rows else writer.fresh
 
-        def claim(**parameters: Any) -> list[Any]:
+        def claim(**parameters: Any) -> Sequence[Any]:
             parameters[OWNER] = request.owner
-            if single:
-                del parameters["sa_jobqueue_limit"]
-            return self._sorted(rows, list(run(statement, parameters).all()))
+            return self._sorted(request.rows, run(statement, parameters).all())
 
         if start:
             jobs = claim(sa_jobqueue_limit=request.limit, **start)
@@ -72,7 +70,7 @@ class CompareAndSet(Strategy):
                 jobs = self.ready.levels.collect(writer, request.limit, claim)
         return Taken(jobs, self.dates(request, jobs))
 
-    def _sorted(self, rows: bool, claimed: list[Any]) -> list[Any]:
+    def _sorted(self, rows: bool, claimed: Sequence[Any]) -> Sequence[Any]:
         """Sort what RETURNING answers in no order, by the mixins' own order."""
         jobs = claimed if rows else [entity for (entity,) in claimed]
         if len(jobs) < 2:
@@ -83,7 +81,7 @@ class CompareAndSet(Strategy):
         return sorted(jobs, key=lambda entity: in_order(instance_dict(entity)))
 
     @kept
-    def claim_next(self, rows: bool = False, single: bool = False, from_place: bool = False) -> Any:
+    def claim_next(self, rows: bool = False, from_place: bool = False) -> Any:
         """Build the whole claim, of plain rows or of entities.
 
         Args:
@@ -91,13 +89,7 @@ class CompareAndSet(Strategy):
         """
         mapping, keys = self.mapping, self.mapping.keys
         pick = self.ready.select(*mapping.key_attributes, from_place=from_place).correlate(None)
-        if single:
-            # A scalar sub-select saves SQLite a temporary table of keys. Its value is that of its
-            # first row; a LIMIT would add two parameters, its own and that of the OFFSET that
-            # SQLAlchemy writes.
-            picked = keys[0] == pick.limit(None).scalar_subquery()
-        else:
-            picked = (keys[0] if len(keys) == 1 else tuple_(*keys)).in_(pick)
+        picked = (keys[0] if len(keys) == 1 else tuple_(*keys)).in_(pick)
         marked = update(mapping.table).where(picked).values(self.mark_values())
         if rows:
             return marked.returning(*row_columns(mapping))

@@ -20,7 +20,6 @@ from sqlalchemy import (
     Select,
     bindparam,
     func,
-    literal_column,
     select,
     tuple_,
 )
@@ -39,10 +38,6 @@ LIMIT = bindparam("sa_jobqueue_limit", type_=Integer, required=True)
 
 #: The parameters for the place where a claim begins, each with a number behind it.
 FROM = "sa_jobqueue_from_"
-
-#: The number of rows of a claim for a single job, in its text: a parameter takes psycopg2 2 % of
-#: the instructions of a claim and a finish.
-SINGLE: ColumnElement[int] = literal_column("1", Integer)
 
 
 class ReadyRows:

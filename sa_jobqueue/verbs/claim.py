@@ -256,13 +256,12 @@ class ClaimPlan(Generic[T]):
         if taken.hold is not None:
             token = Token(spec.ready, owner, hold=taken.hold, limited_by=limited_by)
             return [FencedJobs(mapping, token, keys, jobs, rows)]
-        if dates and dates.count(dates[0]) == len(dates):  # as those of a single statement are
-            token = Token(spec.during, owner, [dates[0]], limited_by=limited_by)
-            return [FencedJobs(mapping, token, keys, jobs, rows)]
-        tokens = {date: Token(spec.during, owner, [date], limited_by=limited_by) for date in dates}
+        tokens: dict[Any, Token] = {}
         parts, begin = [], 0
-        for date, same in groupby(dates):
-            end = begin + sum(1 for _ in same)
+        for date, same in groupby(dates):  # a single statement has one date
+            end = begin + len(list(same))
+            if date not in tokens:
+                tokens[date] = Token(spec.during, owner, [date], limited_by=limited_by)
             parts.append(FencedJobs(mapping, tokens[date], keys[begin:end], jobs[begin:end], rows))
             begin = end
         return parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,8 +36,8 @@ READERS: JobQueue[Reader] = JobQueue(Reader, strategy="held")
 
 
 @pytest.fixture
-def engine(engine: Engine) -> Iterator[Engine]:
-    yield emptied(with_empty_tables(engine, SubscriptionBase.metadata))
+def engine(engine: Engine) -> Engine:
+    return emptied(with_empty_tables(engine, SubscriptionBase.metadata))
 
 
 def mailed(session: Session) -> list[int]:
