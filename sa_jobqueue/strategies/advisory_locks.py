@@ -81,11 +81,8 @@ class AdvisoryHold(Hold):
             )
         if locks_of(connection) is not self._locks:
             return []
-        return [identity for identity in identities if self._keeps(identity)]
-
-    def _keeps(self, identity: Identity) -> bool:
-        key = self._keys.get(identity)
-        return key is not None and self._locks.keeps(key, self)
+        known = [identity for identity in identities if identity in self._keys]
+        return [each for each in known if self._locks.keeps(self._keys[each], self)]
 
     def let_go(
         self,
@@ -159,8 +156,17 @@ class AdvisoryLocks(TransactionHooks):
 
     def after_end(self, driver: Any, *, committed: bool) -> None:
         """Release the rows that were finished in the transaction, if it was committed."""
-        finished = self.finished if committed else {}
-        self._end(partial(_run_after, driver), {**finished, **dict.fromkeys(self.released_at_end)})
+        run, finished = partial(_run_after, driver), self.finished if committed else {}
+        ending = [key for key in self.held if key in finished or key in self.released_at_end]
+        self.end_interrupted()
+        self.released_at_end.clear()
+        self._forget(ending)
+        if ending:
+            before, self.doubtful = self.doubtful, True
+            run(unlocking(ending))
+            self.doubtful = before
+        if self.doubtful:
+            self._reconcile(run)
 
     def after_end_failed(self, error: Exception) -> None:
         """Log it; if the connection broke, the server has released the locks."""
@@ -174,18 +180,6 @@ class AdvisoryLocks(TransactionHooks):
     def end_interrupted(self) -> None:
         """Forget what was finished in the transaction: it is lost."""
         self.finished.clear()
-
-    def _end(self, run: Run, keys: Iterable[LockKey]) -> None:
-        ending = [key for key in keys if key in self.held]
-        self.end_interrupted()
-        self.released_at_end.clear()
-        self._forget(ending)
-        if ending:
-            before, self.doubtful = self.doubtful, True
-            run(unlocking(ending))
-            self.doubtful = before
-        if self.doubtful:
-            self._reconcile(run)
 
     def _forget(self, keys: Iterable[LockKey]) -> None:
         for key in keys:
@@ -245,16 +239,10 @@ def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
 
 def _run_after(driver: Any, statement: str) -> Sequence[Any]:
     """Run a statement after the end of a transaction, without beginning another."""
-    with _autocommit(driver):
-        return fetch_all(driver, statement)
-
-
-@contextmanager
-def _autocommit(driver: Any) -> Iterator[None]:
     before = driver.autocommit
     driver.autocommit = True
     try:
-        yield
+        return fetch_all(driver, statement)
     finally:
         driver.autocommit = before
 

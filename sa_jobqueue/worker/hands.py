@@ -306,7 +306,7 @@ class Hands(Generic[T]):
         """How many jobs may wait for a slot."""
         if self._limit is not None:
             return self._limit - self.slots
-        if self.slots == 1 or not self._mean or any(loop.turns.limited for loop in self.loops):
+        if self.slots == 1 or not self._mean:
             return 0
         return min(self.slots, int(self.slots * AHEAD / self._mean))
 

@@ -126,9 +126,6 @@ class Turns(Generic[T]):
         self.passed_over: PassedOver[T] = PassedOver(self.options)
         self._order = LaneOrder(self.lanes)
         self._asked = self.lanes[0]  # the lane of the last claim
-        #: Whether serial keys limit the jobs. Those claimed ahead would take the places of others
-        #: that could run, and a claim would look at the whole queue for jobs that no key allows.
-        self.limited = any(lane.queue.plan.spec.limits for lane in self.lanes)
         self._refused: dict[Lane[T] | None, Refusal] = {}
         self._has_claimed = False
         # Claims whose COMMIT was not answered.
