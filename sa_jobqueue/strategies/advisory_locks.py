@@ -154,6 +154,10 @@ class AdvisoryLocks(TransactionHooks):
 
     # -- at its end -----------------------------------------------------
 
+    def will_commit(self, driver: Any, errors: type[Exception]) -> bool:
+        """Tell whether a COMMIT will commit the finishes of the transaction."""
+        return not (self.finished and self.database.driver_refuses_commit(driver, errors))
+
     def after_end(self, driver: Any, *, committed: bool) -> None:
         """Release the rows that were finished in the transaction, if it was committed."""
         run, finished = partial(_run_after, driver), self.finished if committed else {}

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, select
 
 from ..dialects import Database, is_missing_index
+from ..dialects.registry import ByDialect
 from ..errors import ArgumentError
 from ..events.notes import forget_freed, note
 from ..fence.claim import Claim, FencedJobs, attach_fences
@@ -71,29 +72,35 @@ class ClaimPlan(Generic[T]):
         #: The mapping of the claimed entity.
         self.mapping: QueueMapping = spec.mapping
         self.strategy = strategy
-        #: Whether its tables have all indexes that the model declares, as far as is known.
-        self._indexed = True
+        # Where the table was found to lack an index that the model declares.
+        self._unindexed: ByDialect[bool] = ByDialect()
 
     def for_spec(self, spec: ClaimSpec) -> ClaimPlan[T]:
         """Return a plan of the same kind that claims other rows of the class."""
         return ClaimPlan(spec, self.strategy)
 
     def built_for(
-        self, database: Database, *, hooked: bool = False, drawn: bool = False
+        self,
+        database: Database,
+        *,
+        hooked: bool = False,
+        drawn: bool = False,
+        indexed: bool = True,
     ) -> Strategy:
         """Build the strategy with its statements for a database.
 
         Args:
             hooked: criteria of do_orm_execute hooks may join the predicate.
             drawn: candidates come from another session.
+            indexed: the table has the indexes that the model declares.
         """
         return choose(
-            self.strategy, self.spec, database, hooked=hooked, drawn=drawn, indexed=self._indexed
+            self.strategy, self.spec, database, hooked=hooked, drawn=drawn, indexed=indexed
         )
 
     @built_once
     def _strategy(self, writer: Writer, hooked: bool, drawn: bool, indexed: bool) -> Strategy:
-        strategy = self.built_for(writer.database, hooked=hooked, drawn=drawn)
+        strategy = self.built_for(writer.database, hooked=hooked, drawn=drawn, indexed=indexed)
         if strategy.marks:
             _check_owner_date(self.mapping, writer)
         return strategy
@@ -131,7 +138,8 @@ class ClaimPlan(Generic[T]):
     def strategy_for(self, writer: Writer, request: Request) -> Strategy:
         """Return the strategy that serves a request."""
         drawn = request.candidates_from is not None
-        strategy = self._strategy(writer, writer.hooked, drawn, self._indexed)
+        indexed = id(writer.connection.dialect) not in self._unindexed.values
+        strategy = self._strategy(writer, writer.hooked, drawn, indexed)
         if request.owner is None or drawn:
             _check_request(strategy, request)
         return strategy
@@ -148,7 +156,7 @@ class ClaimPlan(Generic[T]):
             "they take",
             self.mapping,
         )
-        self._indexed = False
+        self._unindexed.setdefault(writer.connection.dialect, True)
         return self.strategy_for(writer, request).take(writer, request)
 
     def claim_of(
