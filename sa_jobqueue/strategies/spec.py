@@ -172,8 +172,8 @@ class ClaimSpec:
         return [
             criterion
             for criterion in _flat(self.where)
-            if (column := _compared_column(criterion)) is not None
-            and any(column.compare(expression) for expression in wanted)
+            if getattr(criterion, "operator", None) is eq
+            and any(criterion.left.compare(expression) for expression in wanted)
         ]
 
 
@@ -186,13 +186,6 @@ def _flat(criteria: Sequence[Any]) -> list[Any]:
         elif not isinstance(criterion, True_):
             flat.append(criterion)
     return flat
-
-
-def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
-    if getattr(criterion, "operator", None) is eq:
-        column: ColumnElement[Any] = criterion.left
-        return column
-    return None
 
 
 # A frozen dataclass takes three times as long to make, and each claim makes both of these.

@@ -105,13 +105,18 @@ class InOrder(ByCandidates):
                 "level other than READ COMMITTED hides that. Begin the transaction as READ "
                 'COMMITTED, as with create_engine(.., isolation_level="READ COMMITTED")'
             )
-        patience = _Patience(writer)
+        pause, until = SHORTEST_PAUSE, None
         while keys := self._next_keys(writer, request.limit):
             locked = self._lock_unbroken(writer, request, keys)
             if locked and self._are_next(writer, request, locked):
                 return self.mark(writer, request, locked)
-            if not patience.pause():
+            if until is None:  # it goes on looking as long as the database waits for a lock
+                patience = self.database.lock_wait(writer.connection)
+                until = time.monotonic() + patience.total_seconds()
+            if time.monotonic() >= until:
                 raise _timeout(self.mapping)
+            self.database.pause(writer.connection, pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
         return Taken([])
 
     def statements(self, *, from_head: bool = False) -> list[Executable]:
@@ -167,24 +172,3 @@ class InOrder(ByCandidates):
     def lock_first_key(self) -> Any:
         """The locking read of one job's key, for claims of several."""
         return self.select_by_keys(*self.mapping.key_attributes)
-
-
-class _Patience:
-    """How long a claim goes on looking: as long as the database waits for a lock."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._end: float | None = None
-        self._longest = SHORTEST_PAUSE
-
-    def pause(self) -> bool:
-        """Wait a moment; tell whether there is time for another look."""
-        if self._end is None:
-            limit = self._writer.database.lock_wait(self._writer.connection)
-            self._end = time.monotonic() + limit.total_seconds()
-        if time.monotonic() >= self._end:
-            return False
-        pause = self._longest * random.uniform(0.5, 1.0)
-        self._writer.database.pause(self._writer.connection, pause)
-        self._longest = min(self._longest * 2, LONGEST_PAUSE)
-        return True

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
@@ -309,15 +308,8 @@ def checked_owner(owner: object | None) -> str | None:
     """
     if owner is None:
         return None
-    if isinstance(owner, str) and not isinstance(owner, ConnectionOwner):
-        return _checked_name(owner)
-    return _owner_name(owner)
-
-
-@lru_cache(typed=True)  # a worker claims by the same name again and again
-def _checked_name(owner: str) -> str:
     name = _owner_name(owner)
-    if SEPARATOR in name:
+    if SEPARATOR in name and isinstance(owner, str) and not isinstance(owner, ConnectionOwner):
         raise ArgumentError(
             f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
         )
