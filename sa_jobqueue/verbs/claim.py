@@ -132,7 +132,8 @@ class ClaimPlan(Generic[T]):
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ArgumentError(f"limit is the number of jobs wanted, at least 1: {limit!r}")
         source = None if candidates_from is None else session_of(candidates_from)
-        return Request(checked_owner(owner), limit, rows, source)
+        name = None if owner is None else checked_owner(owner)
+        return Request(name, limit, rows, source)
 
     def strategy_for(self, writer: Writer, request: Request) -> Strategy:
         """Return the strategy that serves a request."""
@@ -232,7 +233,7 @@ class ClaimPlan(Generic[T]):
         Args:
             options: loader options.
         """
-        mapping, name = self.mapping, _owner_name(owner)
+        mapping, name = self.mapping, checked_owner(owner, claims=False)
         of_owner = (
             select(mapping.entity)
             .where(
@@ -298,26 +299,17 @@ def _refuse_repeated_keys(parts: Sequence[FencedJobs]) -> None:
             raise repeated_key(part.mapping)
 
 
-def checked_owner(owner: object | None) -> str | None:
-    """Return the owner's name.
+def checked_owner(owner: object, *, claims: bool = True) -> str:
+    """Return an owner as it is written to the table.
+
+    Args:
+        claims: the caller claims in this name, and does not only look for its claims.
 
     Raises:
         ArgumentError: the name is empty, has over 64 characters, or is a string of the
             caller's own with a ``~``, which marks the owners whose death can be noticed.
         LockLost: an Owner that has lost its lock.
     """
-    if owner is None:
-        return None
-    name = _owner_name(owner)
-    if SEPARATOR in name and isinstance(owner, str) and not isinstance(owner, ConnectionOwner):
-        raise ArgumentError(
-            f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
-        )
-    return name
-
-
-def _owner_name(owner: object) -> str:
-    """Return an owner as it is written to the table."""
     if isinstance(owner, Owner):
         return owner.name
     if not isinstance(owner, (str, int)) or isinstance(owner, bool):
@@ -326,6 +318,10 @@ def _owner_name(owner: object) -> str:
     if not name or len(name) > OWNER_LENGTH:
         raise ArgumentError(
             f"an owner has 1 to {OWNER_LENGTH} characters, and {name!r} has {len(name)}"
+        )
+    if claims and SEPARATOR in name and not isinstance(owner, ConnectionOwner):
+        raise ArgumentError(
+            f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
         )
     return name
 

@@ -101,8 +101,8 @@ PROMISES = (
         ("tests/contract/claim/test_strategies.py",),
         Edit(
             "verbs/claim.py",
-            "Request(checked_owner(owner), limit, rows, source)",
-            "Request(checked_owner(owner), limit + 1, rows, source)",
+            "Request(name, limit, rows, source)",
+            "Request(name, limit + 1, rows, source)",
         ),
     ),
     Promise(
