@@ -83,7 +83,8 @@ class JobQueue(Generic[T]):
     A job is in the queue as long as it fulfils the criteria and has one of the statuses.
 
     Args:
-        entity: a mapped class with JobMixin.
+        entity: a mapped class with JobMixin; with the strategies held and advisory, any
+            mapped class.
         where: criteria, joined by AND.
         order_by: replaces the claim order; the primary key always ends it.
         lease: how long a claim of an unknown owner is left alone; by default
@@ -591,8 +592,6 @@ def claim_statements(
     strategy: str = AUTO,
 ) -> list[Executable]:
     """Return the statements that claim() runs, in order, to print or EXPLAIN.
-
-    On PostgreSQL and SQLite a claim of one job runs a shorter form of them, with the same plan.
 
     Args:
         queue: a JobQueue, or a mapped class. A JobQueue states `where`, `order_by` and

@@ -273,7 +273,7 @@ def _second(subject: Subject) -> Iterator[Connection]:
 def _row_locks(subject: Subject, second: Connection) -> Finding:
     mapping, ready, skips = subject.mapping, subject.strategy.ready, subject.database.skip_locked
     key: Any = select(*mapping.key_attributes)
-    locking = ready.locked(key, waiting=not skips)
+    locking = ready.locked(key)
     row = subject.connection.execute(locking.limit(1)).first()
     if row is None:
         return Finding.unchecked(

@@ -78,8 +78,8 @@ class Subject:
         def names(statement: Any) -> Any:
             return statement.compile(dialect=connection.dialect).params
 
-        explainable = self.strategy.explainable()
-        statement = next(each for each in explainable if "sa_jobqueue_limit" in names(each))
+        statements = self.strategy.statements(from_head=True)
+        statement = next(each for each in statements if "sa_jobqueue_limit" in names(each))
         first = connection.execute(self.strategy.ready.levels.first).first() if levels else None
         values = {
             "sa_jobqueue_limit": BATCH,

@@ -81,6 +81,8 @@ class QueueMapping:
         self.listeners: tuple[Any, ...] = _listeners_of(mapper.inherits)
         #: What wakes the workers of this process that claim from the class; see `wakeups/`.
         self.wake_calls: tuple[Callable[[], None], ...] = _wake_calls_of(mapper.inherits)
+        #: The plans of claims of all jobs of the class, by their strategies; see `verbs/claim.py`.
+        self.plans: dict[str, Any] = {}
         #: Whether anybody wants to know of claimable jobs.
         self.wakes = self.args.notify or bool(self.wake_calls)
 

@@ -267,7 +267,7 @@ class RoundMixin(QueueColumns):
     """Add ``round``: the number of the round that a row is in; see :func:`sa_jobqueue.start_round`.
 
     0, the default, is no round. A second table, ``<table>_rounds``, records which rounds
-    were started. Without JobMixin, for ``strategy="advisory"``, this mixin works alone.
+    were started. Without JobMixin, for the strategies held and advisory, this mixin works alone.
     """
 
     if TYPE_CHECKING:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from ..dialects import Database
 from ..errors import ArgumentError, UnsupportedDatabase
 from .advisory import Advisory
+from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
 from .key_limits import WAIT, key_limits
 from .per_key import PerKey
-from .skip_locked import Candidates, SkipLocked
+from .skip_locked import SkipLocked
 from .spec import ClaimSpec, Request, Taken
 from .strategy import Strategy
-from .strict_order import StrictOrder
+from .strict_order import InOrder, StrictOrder
 from .update_then_select import UpdateThenSelect
 
 __all__ = [
@@ -67,28 +68,39 @@ def needs_no_mixin(name: str) -> bool:
 
 
 def choose(
-    name: str, spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
+    name: str,
+    spec: ClaimSpec,
+    database: Database,
+    *,
+    hooked: bool = False,
+    drawn: bool = False,
+    indexed: bool = True,
 ) -> Strategy:
     """Make the strategy of this name, or for ``"auto"`` the strategy that fits.
 
     Args:
         hooked: do_orm_execute hooks may add criteria.
         drawn: candidates are read from another session.
+        indexed: the table has the indexes that the model declares.
 
     Raises:
         UnsupportedDatabase: the database cannot run it.
     """
     if spec.limits:
-        return PerKey(spec, database)
+        return PerKey(spec, database, indexed=indexed)
     if spec.strict:
-        return StrictOrder(spec, database)
+        kind = InOrder if database.skip_locked else _fitting(spec, database)
+        return StrictOrder(kind(spec, database, indexed=indexed))
     if name == AUTO:
-        name = _fitting(spec, database, hooked=hooked, drawn=drawn)
-    return STRATEGIES[name](spec, database)
+        fitting = _fitting(spec, database, hooked=hooked, drawn=drawn)
+        return fitting(spec, database, indexed=indexed)
+    return STRATEGIES[name](spec, database, indexed=indexed)
 
 
-def _fitting(spec: ClaimSpec, database: Database, *, hooked: bool, drawn: bool) -> str:
-    """Name the strategy that fits; never held or advisory.
+def _fitting(
+    spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
+) -> type[Strategy]:
+    """Return the strategy that fits; never held or advisory.
 
     Raises:
         UnsupportedDatabase: none fits.
@@ -96,11 +108,11 @@ def _fitting(spec: ClaimSpec, database: Database, *, hooked: bool, drawn: bool) 
     if database.skip_locked:
         stray = hooked or spec.partitioned or not spec.served
         unserved = database.locks_what_it_scans and stray
-        return Candidates.name if drawn or unserved else SkipLocked.name
+        return Candidates if drawn or unserved else SkipLocked
     if database.one_writer and database.update_returning:
-        return CompareAndSet.name
+        return CompareAndSet
     if database.ordered_update:
-        return UpdateThenSelect.name
+        return UpdateThenSelect
     raise UnsupportedDatabase(
         f"{database} cannot claim safely: it has neither SKIP LOCKED nor "
         "UPDATE .. ORDER BY .. LIMIT, and more than one writer at a time. Use another database"

@@ -39,10 +39,9 @@ from ..fence.token import Identity
 from ..model.keys import key_values, keys_of
 from ..sessions.writer import Writer
 from .advisory_locks import ISOLATION, LockKey, check_connection, check_database, locks_of
-from .reads import ReadBack
 from .ready_rows import LIMIT
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy
+from .strategy import Strategy, kept
 
 # Literals: SQLAlchemy would write a list of values into the statement at each execution.
 _ISOLATION: list[ColumnElement[str]] = [literal_column(f"'{level}'") for level in ISOLATION]
@@ -75,15 +74,14 @@ class Advisory(Strategy):
     marks: ClassVar[bool] = False
     any_class: ClassVar[bool] = True
 
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
-        check_database(database)
-        super().__init__(spec, database)
+    def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
+        super().__init__(spec, database, indexed=indexed)
         self._check_keys()
-        self._check_read = ReadBack(self.mapping, self._select_locked)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
-        return None if database.advisory_locks else "it has no advisory locks for rows"
+        check_database(database)
+        return None
 
     def take(self, writer: Writer, request: Request) -> Taken:
         _check_bind(writer)
@@ -91,45 +89,34 @@ class Advisory(Strategy):
         locks = locks_of(connection)
         locks.reconcile(connection)
         jobs: list[Any] = []
-        kept: dict[Identity, LockKey] = {}
+        ours: dict[Identity, LockKey] = {}
         seen: list[LockKey] = []
-        with locks.doubted():
-            while len(jobs) < request.limit:
-                locked = self._lock(writer, {*locks.held, *seen}, request.limit - len(jobs))
-                passed = self._check(writer, request, locked) if locked else {}
-                mine = _one_row_for_each_lock(locked, passed)
-                failed = [row.key for row in locked if mine.get(row.identity) != row.key]
-                locks.unlock(connection, failed)
-                jobs += [passed[identity] for identity in mine]
-                kept |= mine
-                seen += [row.key for row in locked]
-                if not failed:
-                    break
-            hold = locks.keep(kept, self._rounds(request, jobs))
+        locks.doubtful = True  # until all locks are accounted for
+        while len(jobs) < request.limit:
+            locked = self._lock(writer, {*locks.held, *seen}, request.limit - len(jobs))
+            passed = self._check(writer, request, locked) if locked else {}
+            mine = _one_row_for_each_lock(locked, passed)
+            failed = [row.key for row in locked if mine.get(row.identity) != row.key]
+            locks.unlock(connection, failed)
+            jobs += [passed[identity] for identity in mine]
+            ours |= mine
+            seen += [row.key for row in locked]
+            if not failed:
+                break
+        hold = locks.keep(ours, self.rounds(request, jobs))
+        locks.doubtful = False
         if not seen:
             check_connection(connection, self.database)
         return Taken(jobs, hold=hold, candidates=len(seen), lost=len(seen) - len(jobs))
 
-    def _rounds(self, request: Request, jobs: Sequence[Any]) -> dict[Identity, int]:
-        """Return the round of each row: a new round may take a row that nothing marks."""
-        mapping = self.mapping
-        if not mapping.has("round"):
-            return {}
-        if request.rows:
-            index = mapping.round_ordinal
-            rounds = [row[index] for row in jobs]
-        else:
-            rounds = [getattr(job, mapping.attributes["round"]) for job in jobs]
-        return dict(zip(keys_of(mapping, jobs, rows=request.rows), rounds, strict=True))
-
-    def statements(self) -> list[Executable]:
+    def statements(self, *, from_head: bool = False) -> list[Executable]:
         levels = self.ready.levels.statements()
-        return [*levels, self.lock_next, self._check_read.entities]
+        return [*levels, self.lock_rows(), self.check_locked()]
 
     # -- the locks ------------------------------------------------------
 
     def _lock(self, writer: Writer, known: Collection[LockKey], limit: int) -> list[Locked]:
-        statement = self.lock_next_but_known if known else self.lock_next
+        statement = self.lock_rows(but_known=bool(known))
         always: dict[str, Any] = {
             "sa_jobqueue_backend": self.database.told_backend(driver_connection(writer.connection))
         }
@@ -144,57 +131,23 @@ class Advisory(Strategy):
         )
         return [Locked(tuple(row[:-2]), (row[-2], row[-1])) for row in found]
 
-    @cached_property
-    def lock_next(self) -> Any:
-        """Lock the next rows, on a connection that has no rows locked."""
-        return self._locking()
+    @kept
+    def lock_rows(self, *, but_known: bool = False) -> Any:
+        """Lock the next rows.
 
-    @cached_property
-    def lock_next_but_known(self) -> Any:
-        """Lock the next rows, but not those that we have locked or looked at.
-
-        The locks are re-entrant: we would get our own rows again.
+        Args:
+            but_known: not those that we have locked or looked at. The locks are re-entrant: we
+                would get our own rows again.
         """
-        numbers = ARRAY(Integer)
-        arrays = [
-            bindparam(name, type_=numbers) for name in ("sa_jobqueue_tables", "sa_jobqueue_rows")
-        ]
-        known = (
-            func.unnest(*(cast(array, numbers) for array in arrays))
-            .table_valued("in_table", "in_row", name="sa_jobqueue_known")
-            .render_derived()
-        )
-        return self._locking(tuple_(*self._lock_key).not_in(select(*known.c)))
-
-    def _locking(self, *criteria: ColumnElement[bool]) -> Any:
         columns: list[Any] = [*self.mapping.key_attributes, *self._lock_key]
         names = [f"sa_jobqueue_{index}" for index in range(len(columns))]
         labelled = [column.label(name) for column, name in zip(columns, names, strict=True)]
-        candidates = (
-            self.candidates(*labelled)
-            .where(*self._sound, *criteria)
-            .offset(literal_column("0"))
-            .subquery("sa_jobqueue_candidates")
-        )
+        candidates = self.ready.select(*labelled, plain=True).limit(None).where(*self._sound)
+        if but_known:
+            candidates = candidates.where(tuple_(*self._lock_key).not_in(_known_locks()))
+        candidates = candidates.offset(literal_column("0")).subquery("sa_jobqueue_candidates")
         found = [candidates.c[name] for name in names]
         return select(*found).where(func.pg_try_advisory_lock(*found[-2:])).limit(LIMIT)
-
-    def candidates(self, *columns: Any) -> Any:
-        """Select claimable rows, in claim order if the class has an order."""
-        if self.mapping.is_queue:
-            return self.ready.select(*columns, plain=True).limit(None)
-        ordered = self.mapping.is_ordered or not self.spec.own_order
-        order = self.spec.order if ordered else ()
-        criteria = [*self.spec.where_round_ranges, *self._in_a_round]
-        return select(*columns).where(*criteria).order_by(*order)
-
-    @property
-    def _in_a_round(self) -> list[ColumnElement[bool]]:
-        """The criterion that a row's round has not done it, for a class with RoundMixin alone."""
-        mapping = self.mapping
-        if mapping.is_queue or not mapping.has("round") or self.spec.of_round:
-            return []
-        return [mapping.attribute("round") > 0]
 
     @property
     def _sound(self) -> list[ColumnElement[bool]]:
@@ -259,20 +212,24 @@ class Advisory(Strategy):
     ) -> dict[Identity, Any]:
         """Read the locked rows that still fulfil all criteria."""
         keys = {"sa_jobqueue_keys": key_values([row.identity for row in locked])}
-        if request.rows:
-            jobs = list(writer.rows(self._check_read.rows, keys).all())
-        else:
-            found = writer.orm(self._check_read.entities, keys, populate_existing=True)
-            jobs = list(found.unique().scalars().all())
+        found = self.read(writer, request, self.check_locked(request.rows), keys)
+        jobs = found if request.rows else [entity for (entity,) in found]
         return dict(zip(keys_of(self.mapping, jobs, rows=request.rows), jobs, strict=True))
 
-    def _select_locked(self, *columns: Any) -> Any:
+    @kept
+    def check_locked(self, rows: bool = False) -> Any:
         """Select the locked rows that still fulfil all criteria."""
-        ready = self.ready
-        claimable = [ready.has_status, *ready.due] if self.mapping.is_queue else self._in_a_round
-        return select(*columns).where(
-            ready.key_is_in("sa_jobqueue_keys"), *claimable, *self.spec.where
-        )
+        named = self.ready.key_is_in("sa_jobqueue_keys")
+        return self.select_jobs(select, rows=rows).where(named, *self.ready.criteria)
+
+
+def _known_locks() -> Any:
+    """Select the locks that two parameters list, one of their tables and one of their rows."""
+    numbers = ARRAY(Integer)
+    names = ("sa_jobqueue_tables", "sa_jobqueue_rows")
+    arrays = [cast(bindparam(name, type_=numbers), numbers) for name in names]
+    known = func.unnest(*arrays).table_valued("in_table", "in_row", name="sa_jobqueue_known")
+    return select(*known.render_derived().c)
 
 
 def _one_row_for_each_lock(

@@ -16,8 +16,9 @@ not to its transaction: they outlive COMMIT and ROLLBACK, and when a connection 
 releases them at once. So we release the lock of a finished row, after the outermost COMMIT of
 its connection; before that, others would find the row unfinished.
 
-We follow the transactions and savepoints that SQLAlchemy makes. A ROLLBACK in SQL of the
-caller's own undoes a finish without our notice, and we release its rows all the same.
+We follow the transactions that SQLAlchemy makes. A ROLLBACK TO SAVEPOINT, or a ROLLBACK in SQL of
+the caller's own, undoes a finish without our notice. The COMMIT then frees its rows all the same,
+as release() does: they are claimable again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from sqlalchemy.orm import Session
 
 from ..dialects import Database, database_of
 from ..dialects.after_commit import TransactionHooks, add_hooks, fetch_all, hooks_of
-from ..dialects.connections import driver_connection, listen_to
+from ..dialects.connections import driver_connection
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
 from ..model.mapping import QueueMapping
@@ -80,11 +81,8 @@ class AdvisoryHold(Hold):
             )
         if locks_of(connection) is not self._locks:
             return []
-        return [identity for identity in identities if self._keeps(identity)]
-
-    def _keeps(self, identity: Identity) -> bool:
-        key = self._keys.get(identity)
-        return key is not None and self._locks.keeps(key, self)
+        known = [identity for identity in identities if identity in self._keys]
+        return [each for each in known if self._locks.keeps(self._keys[each], self)]
 
     def let_go(
         self,
@@ -122,9 +120,6 @@ class AdvisoryLocks(TransactionHooks):
     finished: dict[LockKey, None] = field(default_factory=dict)
     released_at_end: set[LockKey] = field(default_factory=set)
     doubtful: bool = False
-    _savepoints: list[tuple[str, int]] = field(default_factory=list)
-    _finished_before: int = 0
-    _follows_savepoints: bool = False
 
     def keep(
         self, keys: Mapping[Identity, LockKey], rounds: Mapping[Identity, int]
@@ -137,13 +132,6 @@ class AdvisoryLocks(TransactionHooks):
     def keeps(self, key: LockKey, hold: AdvisoryHold) -> bool:
         """Tell whether a claim still has this lock, and will have it after the transaction."""
         return self.held.get(key) is hold and key not in self.released_at_end
-
-    @contextmanager
-    def doubted(self) -> Iterator[None]:
-        """Call the locks doubtful, unless the block reaches its end."""
-        before, self.doubtful = self.doubtful, True
-        yield
-        self.doubtful = before
 
     # -- in a transaction -----------------------------------------------
 
@@ -172,8 +160,17 @@ class AdvisoryLocks(TransactionHooks):
 
     def after_end(self, driver: Any, *, committed: bool) -> None:
         """Release the rows that were finished in the transaction, if it was committed."""
-        finished = self.finished if committed else {}
-        self._end(partial(_run_after, driver), {**finished, **dict.fromkeys(self.released_at_end)})
+        run, finished = partial(_run_after, driver), self.finished if committed else {}
+        ending = [key for key in self.held if key in finished or key in self.released_at_end]
+        self.end_interrupted()
+        self.released_at_end.clear()
+        self._forget(ending)
+        if ending:
+            before, self.doubtful = self.doubtful, True
+            run(unlocking(ending))
+            self.doubtful = before
+        if self.doubtful:
+            self._reconcile(run)
 
     def after_end_failed(self, error: Exception) -> None:
         """Log it; if the connection broke, the server has released the locks."""
@@ -187,19 +184,6 @@ class AdvisoryLocks(TransactionHooks):
     def end_interrupted(self) -> None:
         """Forget what was finished in the transaction: it is lost."""
         self.finished.clear()
-        self._savepoints.clear()
-        self._finished_before = 0
-
-    def _end(self, run: Run, keys: Iterable[LockKey]) -> None:
-        ending = [key for key in keys if key in self.held]
-        self.end_interrupted()
-        self.released_at_end.clear()
-        self._forget(ending)
-        if ending:
-            with self.doubted():
-                run(unlocking(ending))
-        if self.doubtful:
-            self._reconcile(run)
 
     def _forget(self, keys: Iterable[LockKey]) -> None:
         for key in keys:
@@ -213,38 +197,6 @@ class AdvisoryLocks(TransactionHooks):
             run(unlocking(stray))
         self.doubtful = False
 
-    # -- savepoints -----------------------------------------------------
-
-    def follow_savepoints(self, connection: Connection) -> None:
-        """Follow the savepoints of the connection, and its transactions under AUTOCOMMIT.
-
-        Only where it has some: a listener makes all of its statements a tenth slower.
-        Everything finished so far was finished outside of savepoints.
-        """
-        if not self._follows_savepoints:
-            self._follows_savepoints = True
-            self._finished_before = len(self.finished)
-            listen_to(connection, "after_cursor_execute", _follow)
-
-    def follow(self, statement: str) -> None:
-        """Follow savepoints: rolling back a savepoint undoes what was finished after it."""
-        words = statement.upper().rstrip("; ").split()
-        verb, name = words[0], words[-1]
-        if verb == "SAVEPOINT":
-            self._savepoints.append((name, len(self.finished)))
-            return
-        undoes = verb == "ROLLBACK"
-        indexes = [index for index, (given, _) in enumerate(self._savepoints) if given == name]
-        if undoes:
-            finished = self._savepoints[indexes[-1]][1] if indexes else self._finished_before
-            self._undo_finished(finished)
-        if indexes:
-            del self._savepoints[indexes[-1] + undoes :]  # ROLLBACK TO keeps the savepoint
-
-    def _undo_finished(self, after: int) -> None:
-        for key in list(self.finished)[after:]:
-            del self.finished[key]
-
 
 # -- the locks of a connection ----------------------------------------------
 
@@ -256,19 +208,7 @@ def locks_of(connection: Connection) -> AdvisoryLocks:
         locks = AdvisoryLocks(ref(connection), database_of(connection))
         add_hooks(connection, _HOOKS, locks)
     assert isinstance(locks, AdvisoryLocks)
-    if connection.in_nested_transaction() or database_of(connection).in_autocommit(connection):
-        locks.follow_savepoints(connection)
     return locks
-
-
-def _follow(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
-    # SQLAlchemy's event of a new savepoint does not tell its name.
-    beginning = statement[:10].upper()
-    if beginning.startswith(("SAVEPOINT ", "ROLLBACK", "RELEASE ")):
-        locks = locks_of(connection)
-        locks.follow(statement)
-        if beginning.startswith("ROLLBACK"):
-            locks.reconcile(connection)
 
 
 # -- statements -------------------------------------------------------------
@@ -303,16 +243,10 @@ def _run_in(connection: Connection, statement: str) -> Sequence[Any]:
 
 def _run_after(driver: Any, statement: str) -> Sequence[Any]:
     """Run a statement after the end of a transaction, without beginning another."""
-    with _autocommit(driver):
-        return fetch_all(driver, statement)
-
-
-@contextmanager
-def _autocommit(driver: Any) -> Iterator[None]:
     before = driver.autocommit
     driver.autocommit = True
     try:
-        yield
+        return fetch_all(driver, statement)
     finally:
         driver.autocommit = before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from operator import itemgetter
@@ -11,13 +12,12 @@ from sqlalchemy import Executable, select, tuple_, update
 from sqlalchemy.orm.attributes import instance_dict
 
 from ..dialects import Database
-from ..model.keys import key_values
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .place import Place, Start, with_rest
-from .reads import ReadBack, loading_options, row_columns
+from .place import Place, Start
+from .rows import loading_options, row_columns
 from .spec import ClaimSpec, Request, Taken
-from .strategy import Mark, Strategy
+from .strategy import Strategy, kept
 
 
 class CompareAndSet(Strategy):
@@ -25,12 +25,9 @@ class CompareAndSet(Strategy):
 
     name = "compare_and_set"
 
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
-        super().__init__(spec, database)
-        self._mark = Mark(spec, database)
-        self._read_back = ReadBack(self.mapping, self._select_claimed)
-        self._place = Place.of(spec) if self._sorts_itself else None
-        self._built: dict[Any, Any] = {}  # the statements of whole claims, by their arguments
+    def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
+        super().__init__(spec, database, indexed=indexed)
+        self._place = Place(spec)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -39,52 +36,52 @@ class CompareAndSet(Strategy):
         return "others write at the same time, and an unlocked sub-select may pick their rows"
 
     def take(self, writer: Writer, request: Request) -> Taken:
-        if self._place is None:
-            return self._take(writer, request, {})
-        taken = self._place.take(writer, request, self._take)
-        return with_rest(writer, request, taken, self._take)
+        if writer.hooked or not self._sorts_itself:
+            return self.lock_and_mark(writer, request)
+        return self._place.take(writer, request, self._take)
 
-    def _take(self, writer: Writer, request: Request, start: Start) -> Taken:
-        several = (self.spec.levels and not start) or self._reads_back(writer)
-        with writer.atomically() if several else nullcontext():
-            return self._mark.taken(request, self._claimed(writer, request, start))
-
-    def statements(self) -> list[Executable]:
+    def statements(self, *, from_head: bool = False) -> list[Executable]:
         levels = self.ready.levels.statements()
         if self._sorts_itself:
-            return [*levels, self._statement()]
-        return [*levels, self.pick, self.claim_picked, self._read_back.entities]
+            return [*levels, self.claim_next()]
+        return [*levels, self.lock_next(), self.mark_by_keys()]
 
-    def _claimed(self, writer: Writer, request: Request, start: Start) -> list[Any]:
-        """Claim, and return the jobs in claim order."""
-        if self._reads_back(writer):
-            return self._take_and_read_back(writer, request)
-        jobs = self._claim(writer, request, start)
-        if request.rows:
-            if len(jobs) > 1:
-                jobs.sort(key=itemgetter(*self.mapping.order_ordinals))
-            return jobs
-        return _sorted_by_attributes([entity for (entity,) in jobs], self.mapping.order_attributes)
+    @cached_property
+    def _sorts_itself(self) -> bool:
+        """Whether the claim is sorted in Python: RETURNING answers in no order.
 
-    def _claim(self, writer: Writer, request: Request, start: Start) -> list[Any]:
-        single = self._is_single(request)
-        form = (request.rows, single, bool(start))
-        statement = self._built.get(form)
-        if statement is None:
-            statement = self._built.setdefault(form, self._statement(*form))
+        Any other order, and a class of more columns than those of one table, takes two statements,
+        behind the write lock: read the rows in order, and mark them.
+        """
+        return self.spec.own_order and self.mapping.plain and self.mapping.sorts_in_python
 
-        def claim(**parameters: Any) -> list[Any]:
+    def _take(self, writer: Writer, request: Request, start: Start) -> Taken:
+        statement = self.claim_next(request.rows, bool(start))
+        run = writer.built if request.rows else writer.fresh
+
+        def claim(**parameters: Any) -> Sequence[Any]:
             parameters[OWNER] = request.owner
-            if single:
-                del parameters["sa_jobqueue_limit"]
-            run = writer.built if request.rows else writer.fresh
-            return list(run(statement, parameters).all())
+            return self._sorted(request.rows, run(statement, parameters).all())
 
         if start:
-            return claim(sa_jobqueue_limit=request.limit, **start)
-        return self.ready.levels.collect(writer, request.limit, claim)
+            jobs = claim(sa_jobqueue_limit=request.limit, **start)
+        else:
+            with writer.atomically() if self.spec.levels else nullcontext():
+                jobs = self.ready.levels.collect(writer, request.limit, claim)
+        return Taken(jobs, self.dates(request, jobs))
 
-    def _statement(self, rows: bool = False, single: bool = False, from_place: bool = False) -> Any:
+    def _sorted(self, rows: bool, claimed: Sequence[Any]) -> Sequence[Any]:
+        """Sort what RETURNING answers in no order, by the mixins' own order."""
+        jobs = claimed if rows else [entity for (entity,) in claimed]
+        if len(jobs) < 2:
+            return jobs
+        if rows:
+            return sorted(jobs, key=itemgetter(*self.mapping.order_ordinals))
+        in_order = itemgetter(*self.mapping.order_attributes)
+        return sorted(jobs, key=lambda entity: in_order(instance_dict(entity)))
+
+    @kept
+    def claim_next(self, rows: bool = False, from_place: bool = False) -> Any:
         """Build the whole claim, of plain rows or of entities.
 
         Args:
@@ -92,70 +89,9 @@ class CompareAndSet(Strategy):
         """
         mapping, keys = self.mapping, self.mapping.keys
         pick = self.ready.select(*mapping.key_attributes, from_place=from_place).correlate(None)
-        if single:
-            # A scalar sub-select saves SQLite a temporary table of keys. Its value is that of its
-            # first row; a LIMIT would add two parameters, its own and that of the OFFSET that
-            # SQLAlchemy writes.
-            picked = keys[0] == pick.limit(None).scalar_subquery()
-        else:
-            picked = (keys[0] if len(keys) == 1 else tuple_(*keys)).in_(pick)
-        marked = update(mapping.table).where(picked).values(self._mark.values())
+        picked = (keys[0] if len(keys) == 1 else tuple_(*keys)).in_(pick)
+        marked = update(mapping.table).where(picked).values(self.mark_values())
         if rows:
-            return marked.returning(*row_columns(mapping, during=None))
+            return marked.returning(*row_columns(mapping))
         claim = select(mapping.entity).options(*loading_options(mapping))
         return claim.from_statement(marked.returning(*mapping.table.c))
-
-    # -- pick, mark, read back ------------------------------------------
-
-    # RETURNING answers in no order. The mixins' own order is sorted here in Python. Any
-    # other order, and a class of more columns than those of one table, takes three
-    # statements: pick, mark, and read back in order. The first of them is preceded by
-    # the write lock, so nobody writes in between.
-
-    @cached_property
-    def _sorts_itself(self) -> bool:
-        return self.spec.own_order and self.mapping.plain and self.mapping.sorts_in_python
-
-    def _reads_back(self, writer: Writer) -> bool:
-        return writer.hooked or not self._sorts_itself
-
-    def _take_and_read_back(self, writer: Writer, request: Request) -> list[Any]:
-        writer.lock_writes(self.mapping.table)
-        picked = self.ready.levels.collect(
-            writer,
-            request.limit,
-            lambda **parameters: [tuple(key) for key in writer.rows(self.pick, parameters)],
-        )
-        if not picked:
-            return []
-        mark = {"sa_jobqueue_keys": key_values(picked), "sa_jobqueue_owner": request.owner}
-        marked = [tuple(key) for key in writer.core(self.claim_picked, mark)]
-        return self._read_back.run(writer, request, {"sa_jobqueue_keys": key_values(marked)})
-
-    @cached_property
-    def pick(self) -> Any:
-        """Select the keys of the next rows."""
-        return self.ready.select(*self.mapping.key_attributes)
-
-    @cached_property
-    def claim_picked(self) -> Executable:
-        """Mark the picked rows that are still ready."""
-        return (
-            update(self.mapping.table)
-            .where(self.ready.key_is_in("sa_jobqueue_keys"), self.ready.has_status)
-            .values(self._mark.values())
-            .returning(*self.mapping.keys)
-        )
-
-    def _select_claimed(self, *columns: Any) -> Any:
-        """Select claimed jobs in claim order."""
-        by_key = select(*columns).where(self.ready.key_is_in("sa_jobqueue_keys"))
-        return by_key.order_by(*self.spec.order)
-
-
-def _sorted_by_attributes(entities: list[Any], keys: tuple[str, ...]) -> list[Any]:
-    if len(entities) < 2:
-        return entities
-
-    in_order = itemgetter(*keys)
-    return sorted(entities, key=lambda entity: in_order(instance_dict(entity)))

@@ -8,22 +8,21 @@ that kills its worker comes back again and again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Executable, select
 from sqlalchemy.exc import DBAPIError
 
-from ..dialects import Database, is_lock_timeout, locks_are_assumed
+from ..dialects import is_lock_timeout, locks_are_assumed
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
 from ..model.keys import by_key, key_values, keys_of
 from ..model.mapping import QueueMapping
 from ..sessions.transactions import connected_outside_pool
 from ..sessions.writer import Writer
-from .reads import ReadyLock, refusal_without_skip_locked
 from .ready_rows import ReadyRows
-from .spec import ClaimSpec, Request, Taken
+from .spec import Request, Taken
 from .strategy import Strategy
 
 log = logging.getLogger("sa_jobqueue.claim")
@@ -34,14 +33,7 @@ class Held(Strategy):
 
     name = "held"
     marks: ClassVar[bool] = False
-
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
-        super().__init__(spec, database)
-        self._ready_lock = ReadyLock(self.ready, marks=False)
-
-    @staticmethod
-    def refusal(database: Database) -> str | None:
-        return refusal_without_skip_locked(database)
+    any_class: ClassVar[bool] = True
 
     def take(self, writer: Writer, request: Request) -> Taken:
         if writer.in_autocommit:
@@ -50,27 +42,28 @@ class Held(Strategy):
                 "connection has no transaction. Use strategy='auto', or a session without "
                 "AUTOCOMMIT"
             )
-        locked = self._ready_lock.lock(writer, request)
-        jobs = locked if request.rows else [entity for entity, _ in locked]
+        locked = self.lock_ready(writer, request)
+        jobs = locked if request.rows else [entity for (entity,) in locked]
         if jobs and self.mapping.table not in self.database.proved_tables:
             identities = keys_of(self.mapping, jobs[:1], rows=request.rows)
             prove_locks(writer, self.ready, identities[0])
-        hold = RowLocks(writer.connection.get_transaction())
+        # A new round waits for the row lock, and sees the status that a finish writes. Without a
+        # status a finish writes the round itself.
+        rounds = {} if self.mapping.is_queue else self.rounds(request, jobs)
+        hold = RowLocks(writer.connection.get_transaction(), rounds)
         writer.undo_on_savepoint_rollback(hold.void)
         return Taken(jobs, hold=hold)
 
-    def statements(self) -> list[Executable]:
-        return [*self.ready.levels.statements(), self._ready_lock.read.entities]
-
-    def explainable(self) -> list[Executable]:
-        return [*self.ready.levels.statements(), self._ready_lock.read_from_start.entities]
+    def statements(self, *, from_head: bool = False) -> list[Executable]:
+        return [*self.ready.levels.statements(), self.lock_next(first=not from_head)]
 
 
 class RowLocks(Hold):
     """The row locks of a transaction, which last until it ends."""
 
-    def __init__(self, transaction: object) -> None:
+    def __init__(self, transaction: object, rounds: Mapping[Identity, int]) -> None:
         self._transaction: object | None = transaction
+        self.rounds = rounds
 
     def void(self) -> None:
         """Forget the row locks: the savepoint that they were taken in was rolled back."""

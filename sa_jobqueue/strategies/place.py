@@ -48,6 +48,10 @@ class Place:
 
     def __init__(self, spec: ClaimSpec) -> None:
         self._mapping = spec.mapping
+        # Only the claim index leads to a place.
+        served = spec.own_order and spec.served and spec.ready in spec.mapping.ready
+        plain = spec.placed and not spec.strict and not spec.limits
+        self._leads = plain and served and spec.mapping.sorts_in_python
         number = count()
         roles = [*spec.mapping.order_roles, *("" for _ in spec.mapping.keys)]
         self._names = [
@@ -60,20 +64,22 @@ class Place:
         self._head = spec.mapping.head
         self._changes, self._notices = self._head.changes, self._head.notices
 
-    @classmethod
-    def of(cls, spec: ClaimSpec) -> Place | None:
-        """Return the place of a queue; None where the claim index alone does not lead to it."""
-        served = spec.own_order and spec.served and spec.ready in spec.mapping.ready
-        if not served or spec.strict or spec.limits or not spec.mapping.sorts_in_python:
-            return None
-        return cls(spec)
+    def take(self, writer: Writer, request: Request, take: Take, *, alone: bool = False) -> Taken:
+        """Take jobs from the place, or from the head of the queue if a whole walk is due.
 
-    def take(self, writer: Writer, request: Request, take: Take) -> Taken:
-        """Take jobs from the place, or from the head of the queue if a whole walk is due."""
-        if writer.hooked or writer.connection.get_execution_options().get("schema_translate_map"):
-            return take(writer, request, {})  # each session, or schema, would have its own place
+        Args:
+            alone: by one call of `take`; if it found too few jobs, :meth:`add_rest` is to follow.
+        """
+        if (
+            not self._leads
+            or writer.hooked  # each session would have its own place; so would each schema
+            or writer.connection.get_execution_options().get("schema_translate_map")
+        ):
+            return take(writer, request, {})
         began, changes, notices = time.monotonic(), self._head.changes, self._head.notices
-        is_due = changes != self._changes or began >= self._walk_at
+        shortest = PAUSE[0] if notices == self._notices else 0.0
+        pause = min(max(self._took * REST, shortest), PAUSE[1])
+        is_due = changes != self._changes or began >= self._walked_at + pause
         start = {} if is_due else self._start
         taken = take(writer, request, start)
         if not start:
@@ -82,34 +88,26 @@ class Place:
             self._changes, self._notices = changes, notices
         if len(taken.jobs) < request.limit:
             self._start = {}
-            return replace(taken, from_place=True) if start else taken
+            taken = replace(taken, from_place=True) if start else taken
+            return taken if alone else self.add_rest(writer, request, taken, take)
         transaction = writer.connection.get_transaction()
         if not self._start or self._transaction is None or self._transaction() is not transaction:
             self._start = self._before(taken.jobs[0], rows=request.rows)
             self._transaction = None if transaction is None else ref(transaction)
         return taken
 
-    @property
-    def _walk_at(self) -> float:
-        """When the next whole walk is due, by time.monotonic()."""
-        shortest, longest = PAUSE
-        is_told = self._notices != self._head.notices
-        pause = max(self._took * REST, 0.0 if is_told else shortest)
-        return self._walked_at + min(pause, longest)
+    @staticmethod
+    def add_rest(writer: Writer, request: Request, taken: Taken, take: Take) -> Taken:
+        """Add what stands before the place to a claim that began there and found too few jobs."""
+        if not taken.from_place:
+            return taken
+        rest = take(writer, replace(request, limit=request.limit - len(taken.jobs)), {})
+        return Taken([*rest.jobs, *taken.jobs], [*rest.dates, *taken.dates])
 
     def _before(self, job: Any, *, rows: bool) -> Start:
         """Return the start of a claim that finds this job first."""
         if rows:
-            values = [job[ordinal] for ordinal in self._mapping.order_ordinals]
+            values = list(map(job.__getitem__, self._mapping.order_ordinals))
         else:
-            loaded = instance_dict(job)
-            values = [loaded.get(key) for key in self._mapping.order_attributes]
+            values = list(map(instance_dict(job).get, self._mapping.order_attributes))
         return {} if None in values else dict(zip(self._names, values, strict=True))
-
-
-def with_rest(writer: Writer, request: Request, taken: Taken, take: Take) -> Taken:
-    """Add to a claim that began at a place and found too few jobs what stands before the place."""
-    if not taken.from_place:
-        return taken
-    rest = take(writer, replace(request, limit=request.limit - len(taken.jobs)), {})
-    return Taken([*rest.jobs, *taken.jobs], [*rest.dates, *taken.dates])

@@ -20,7 +20,6 @@ from sqlalchemy import (
     Select,
     bindparam,
     func,
-    literal_column,
     select,
     tuple_,
 )
@@ -39,10 +38,6 @@ LIMIT = bindparam("sa_jobqueue_limit", type_=Integer, required=True)
 
 #: The parameters for the place where a claim begins, each with a number behind it.
 FROM = "sa_jobqueue_from_"
-
-#: The number of rows of a claim for a single job, in its text: a parameter takes psycopg2 2 % of
-#: the instructions of a claim and a finish.
-SINGLE: ColumnElement[int] = literal_column("1", Integer)
 
 
 class ReadyRows:
@@ -71,7 +66,16 @@ class ReadyRows:
     @cached_property
     def criteria(self) -> list[ColumnElement[bool]]:
         """All criteria of a claimable job: status, time, and the caller's."""
+        if not self.mapping.is_queue:
+            return [*self._in_a_round, *self.spec.where]
         return [self.has_status, *self.due, *self.spec.where]
+
+    @property
+    def _in_a_round(self) -> list[ColumnElement[bool]]:
+        """The criterion that a row's round has not done it, for a class with RoundMixin alone."""
+        if not self.mapping.has("round") or self.spec.of_round:
+            return []
+        return [self.mapping.attribute("round") > 0]
 
     def key_is_in(self, parameter: str) -> ColumnElement[bool]:
         """Compare the primary key with a list of keys, given as a parameter."""
@@ -92,6 +96,8 @@ class ReadyRows:
             due: without rows whose time has not come.
             from_place: begin at the place that the parameters FROM name.
         """
+        if not self.mapping.is_queue:
+            return self._select_any(*columns)
         statement: Any = select(*columns).where(self.found_by, *(self.due if due else ()))
         statement = statement.where(*self._where(plain=plain), *self.levels.criteria)
         if plain:
@@ -99,6 +105,13 @@ class ReadyRows:
         if from_place:
             statement = statement.where(not_before(self.levels.order, FROM, self.database))
         return statement.order_by(*self.walked).limit(LIMIT)
+
+    def _select_any(self, *columns: Any) -> Any:
+        """Select rows of a class without JobMixin, in claim order if it has one."""
+        where = self.spec.where_round_ranges if self.database.forgets_implied else self.spec.where
+        ordered = self.mapping.is_ordered or not self.spec.own_order
+        found = select(*columns).where(*where, *self._in_a_round)
+        return found.order_by(*(self.spec.order if ordered else ())).limit(LIMIT)
 
     # A claim in the order of the key could walk the primary key, too, whose index is smaller than
     # the claim index. PostgreSQL does so after a load, until it learns that a third of the rows is
@@ -170,7 +183,8 @@ class ReadyRows:
         MIN() must see all commits, so this is for READ COMMITTED. What commits between MIN()
         and the locks might as well have committed after the claim.
         """
-        column = self._first_free if self.database.locks_what_it_scans else None
+        helps = self.database.locks_what_it_scans and self.mapping.is_queue
+        column = self._first_free if helps else None
         fixed = [*self.spec.equalities, *self.spec.of_round]
         # By a comparison with anything but a constant, MIN() would read all ready rows.
         if column is None or not all(isinstance(each.right, BindParameter) for each in fixed):
@@ -207,19 +221,17 @@ class ReadyRows:
         statement: Select[Any],
         *,
         of: bool = True,
-        waiting: bool = False,
         nowait: bool = False,
     ) -> Select[Any]:
-        """Lock the selected rows, passing over those that others have locked.
+        """Lock the selected rows, passing over those that others have locked, where it is possible.
 
         Args:
             of: name the table; SQLAlchemy before 2.0.39 cannot inside a LATERAL.
-            waiting: wait for the rows that others have locked instead.
             nowait: fail where others have locked one, instead.
         """
         return statement.with_for_update(
             nowait=nowait,
-            skip_locked=not (waiting or nowait),
+            skip_locked=self.database.skip_locked and not nowait,
             key_share=self.database.no_key_update,
             of=self.mapping.table if of and self.database.lock_of else None,
         )
@@ -254,14 +266,14 @@ class Levels:
 
     # -- walking --------------------------------------------------------
 
-    def collect(self, writer: Writer, limit: int, take: Callable[..., list[Any]]) -> list[Any]:
+    def collect(self, writer: Writer, limit: int, take: Callable[..., Sequence[Any]]) -> list[Any]:
         """Call `take` for each level that has ready rows, until there are `limit` rows.
 
         `take` gets the parameters ``sa_jobqueue_limit``, ``sa_jobqueue_round`` and
         ``sa_jobqueue_priority``, as far as its statement has them.
         """
         if not self.spec.levels:
-            return take(sa_jobqueue_limit=limit)
+            return list(take(sa_jobqueue_limit=limit))
         writer.lock_writes(self.mapping.table)
         taken: list[Any] = []
         for level in self.each(writer):

@@ -47,6 +47,7 @@ class ClaimSpec:
         strict: one claimer at a time, in exact order.
         limits: how many jobs of a serial key may be claimed at a time.
         on_retry: whether a job in its retry delay keeps the other jobs of its serial key back.
+        placed: claims may begin at the place where the last one began; see :mod:`.place`.
     """
 
     mapping: QueueMapping
@@ -57,6 +58,7 @@ class ClaimSpec:
     strict: bool = False
     limits: tuple[KeyLimit, ...] = ()
     on_retry: str = WAIT
+    placed: bool = True
 
     @cached_property
     def in_progress(self) -> tuple[str, ...]:
@@ -170,8 +172,8 @@ class ClaimSpec:
         return [
             criterion
             for criterion in _flat(self.where)
-            if (column := _compared_column(criterion)) is not None
-            and any(column.compare(expression) for expression in wanted)
+            if getattr(criterion, "operator", None) is eq
+            and any(criterion.left.compare(expression) for expression in wanted)
         ]
 
 
@@ -184,13 +186,6 @@ def _flat(criteria: Sequence[Any]) -> list[Any]:
         elif not isinstance(criterion, True_):
             flat.append(criterion)
     return flat
-
-
-def _compared_column(criterion: Any) -> ColumnElement[Any] | None:
-    if getattr(criterion, "operator", None) is eq:
-        column: ColumnElement[Any] = criterion.left
-        return column
-    return None
 
 
 # A frozen dataclass takes three times as long to make, and each claim makes both of these.

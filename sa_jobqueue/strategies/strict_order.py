@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -26,14 +24,13 @@ from sqlalchemy import Executable
 
 from ..dialects import Database, is_lock_timeout
 from ..errors import LockTimeout, UnsupportedDatabase
+from ..fence.token import Identity
 from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
-from .compare_and_set import CompareAndSet
-from .reads import CandidateReads, LockingRead, refusal_without_skip_locked
-from .spec import ClaimSpec, Request, Taken
-from .strategy import Mark, Strategy
-from .update_then_select import UpdateThenSelect
+from .candidates import ByCandidates
+from .spec import Request, Taken
+from .strategy import Strategy, kept
 
 #: How long to wait before looking again at a row that somebody has locked.
 SHORTEST_PAUSE = timedelta(milliseconds=1)
@@ -41,17 +38,21 @@ LONGEST_PAUSE = timedelta(milliseconds=25)
 
 
 class StrictOrder(Strategy):
-    """What holds on every database: a transaction is needed, and waiting has a limit."""
+    """What holds on every database: a transaction is needed, and waiting has a limit.
+
+    Args:
+        in_order: claims in exact order: :class:`InOrder`; compare_and_set, whose first statement
+            takes the write lock; or update_then_select, which waits for locked rows.
+    """
 
     name = "strict_order"
 
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
-        super().__init__(spec, database)
-        self._in_order = _strategy_in_order(database)(spec, database)
+    def __init__(self, in_order: Strategy) -> None:
+        super().__init__(in_order.spec, in_order.database, indexed=in_order.indexed)
+        self._in_order = in_order
 
     @staticmethod
     def refusal(database: Database) -> str | None:
-        # Where no claim is safe, the error of _strategy_in_order() tells more.
         return None
 
     def take(self, writer: Writer, request: Request) -> Taken:
@@ -60,40 +61,15 @@ class StrictOrder(Strategy):
                 "strict_order makes other claims wait until the claim's transaction ends, and an "
                 "AUTOCOMMIT connection has no transaction: use a session without AUTOCOMMIT"
             )
-        with _one_timeout_error(self.mapping):
+        try:
             return self._in_order.take(writer, request)
+        except Exception as error:  # a handle_error listener may raise what it likes
+            if not is_lock_timeout(error):
+                raise
+            raise _timeout(self.mapping) from error
 
-    def statements(self) -> list[Executable]:
-        return self._in_order.statements()
-
-
-def _strategy_in_order(database: Database) -> type[Strategy]:
-    """Choose the strategy that keeps the order on a database.
-
-    Raises:
-        UnsupportedDatabase: no strategy does.
-    """
-    if database.skip_locked:
-        return InOrder
-    if database.one_writer and database.update_returning:
-        return CompareAndSet  # its first statement takes the write lock
-    if database.ordered_update:
-        return UpdateThenSelect  # it walks in order, and waits for locked rows
-    raise UnsupportedDatabase(
-        f"{database} cannot claim safely: it has neither SKIP LOCKED nor "
-        "UPDATE .. ORDER BY .. LIMIT, and more than one writer at a time. Use another database"
-    )
-
-
-@contextmanager
-def _one_timeout_error(mapping: QueueMapping) -> Iterator[None]:
-    """Raise LockTimeout on every database when the wait for a lock was too long."""
-    try:
-        yield
-    except Exception as error:  # a handle_error listener may raise what it likes
-        if not is_lock_timeout(error):
-            raise
-        raise _timeout(mapping) from error
+    def statements(self, *, from_head: bool = False) -> list[Executable]:
+        return self._in_order.statements(from_head=from_head)
 
 
 def _timeout(mapping: QueueMapping) -> LockTimeout:
@@ -103,7 +79,7 @@ def _timeout(mapping: QueueMapping) -> LockTimeout:
     )
 
 
-class InOrder(Strategy):
+class InOrder(ByCandidates):
     """Read the next jobs, lock the first of them, and those that follow it unbroken."""
 
     # Why it is not just the locking read without SKIP LOCKED: a locking read that waited
@@ -119,151 +95,80 @@ class InOrder(Strategy):
 
     name = "strict_order"
 
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
-        super().__init__(spec, database)
-        # MySQL was seen to read and sort the whole backlog of a partitioned table.
-        columns, by_index = self.mapping.key_attributes, spec.partitioned
-        self._reads = CandidateReads(self.ready, *columns, by_index=by_index)
-        self._waiting_read = LockingRead(self.ready, self._lock_waiting)
-        self._mark = Mark(spec, database)
-
-    @staticmethod
-    def refusal(database: Database) -> str | None:
-        return refusal_without_skip_locked(database)
-
     def take(self, writer: Writer, request: Request) -> Taken:
-        self._await_turn(writer)
-        if self._turn is not None or writer.sees_commits:  # _await_turn() has checked that too
-            locked = self._lock_next(writer, request)
-        else:
-            # A plain read would see old or uncommitted rows; only a locking read will do.
-            locked = self._wait_and_lock(writer, request)
-        return self._mark.write(writer, request, locked)
-
-    def statements(self) -> list[Executable]:
-        turn = [] if self._turn is None else [self._turn]
-        return [
-            *turn,
-            *self.ready.levels.statements(),
-            self._reads.plain,
-            self._lock_first_key,
-            self._reads.locking.entities,
-            self._mark.by_key,
-        ]
-
-    # -- the turn -------------------------------------------------------
-
-    @cached_property
-    def _turn(self) -> Executable | None:
-        return self.database.claim_lock(self.mapping.table)
-
-    def _await_turn(self, writer: Writer) -> None:
-        """Wait for the lock of the claimer, in a statement before the claim's snapshot."""
-        if self._turn is None:
-            return
-        keeps_snapshot = writer.core(self._turn).scalar()
-        if keeps_snapshot:
+        turn = self.turn()
+        # The lock of the claimer comes in a statement before the claim's snapshot.
+        sees_commits = writer.sees_commits if turn is None else not writer.core(turn).scalar()
+        if not sees_commits:
             raise UnsupportedDatabase(
                 "strict_order must see what the claim before it has committed, and an isolation "
-                "level above READ COMMITTED hides that. Begin the transaction as READ COMMITTED, "
-                "as with "
-                'create_engine(.., isolation_level="READ COMMITTED")'
+                "level other than READ COMMITTED hides that. Begin the transaction as READ "
+                'COMMITTED, as with create_engine(.., isolation_level="READ COMMITTED")'
             )
-
-    # -- look, lock, look again -----------------------------------------
-
-    def _lock_next(self, writer: Writer, request: Request) -> list[Any]:
-        patience = _Patience(writer)
+        pause, until = SHORTEST_PAUSE, None
         while keys := self._next_keys(writer, request.limit):
             locked = self._lock_unbroken(writer, request, keys)
             if locked and self._are_next(writer, request, locked):
-                return locked
-            if not patience.pause():
+                return self.mark(writer, request, locked)
+            if until is None:  # it goes on looking as long as the database waits for a lock
+                patience = self.database.lock_wait(writer.connection)
+                until = time.monotonic() + patience.total_seconds()
+            if time.monotonic() >= until:
                 raise _timeout(self.mapping)
-        return []
+            self.database.pause(writer.connection, pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+        return Taken([])
+
+    def statements(self, *, from_head: bool = False) -> list[Executable]:
+        turn = self.turn()
+        locks = [self.lock_first_key(), self.lock_by_keys(), self.mark_by_keys()]
+        levels = self.ready.levels.statements()
+        return [*([] if turn is None else [turn]), *levels, self.look(), *locks]
+
+    @kept
+    def turn(self) -> Executable | None:
+        """Wait for the lock of the claimer; None where the lock of the next row is the turn."""
+        return self.database.claim_lock(self.mapping.table)
+
+    # -- look, lock, look again -----------------------------------------
 
     def _are_next(self, writer: Writer, request: Request, locked: Sequence[Any]) -> bool:
         """Look again, now that the rows are locked: a job may have been moved back before."""
         found = self._keys_of(request, locked)
         return self._next_keys(writer, len(found)) == found
 
-    def _keys_of(self, request: Request, locked: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _keys_of(self, request: Request, locked: Sequence[Any]) -> list[Identity]:
         jobs = locked if request.rows else [entity for entity, _ in locked]
         return keys_of(self.mapping, jobs, rows=request.rows)
 
-    def _next_keys(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
+    def _next_keys(self, writer: Writer, limit: int) -> list[Identity]:
         """Read the keys of the next jobs as they are committed, locked or not.
 
         With levels that takes several reads, and a sooner job may come between two of
         them: then look until two looks are equal.
         """
-        keys = self._look_once(writer, limit)
-        while self.spec.levels and keys != (again := self._look_once(writer, limit)):
+        keys = self.draw(writer, limit, self.look())
+        while self.spec.levels and keys != (again := self.draw(writer, limit, self.look())):
             keys = again
-        return keys
-
-    def _look_once(self, writer: Writer, limit: int) -> list[tuple[Any, ...]]:
-        def look(**parameters: Any) -> list[Any]:
-            return list(writer.rows(self._reads.plain, parameters).all())
-
-        return [tuple(key) for key in self.ready.levels.collect(writer, limit, look)]
+        return [tuple(key) for key in keys]
 
     def _lock_unbroken(
-        self, writer: Writer, request: Request, keys: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
+        self, writer: Writer, request: Request, keys: Sequence[Identity]
+    ) -> Sequence[Any]:
         """Lock the next jobs, up to the first job that somebody else has locked.
 
         Whoever locks the first job has the turn. It is locked by a read of its own, so
         that those who do not get it hold nothing.
         """
-        if len(keys) > 1 and not self._lock_first(writer, keys[0]):
-            return []
-        parameters = {"sa_jobqueue_keys": self._reads.lockable(keys)}
-        locked = self._reads.locking.run(writer, request, parameters)
-        found = self._keys_of(request, locked)
-        unbroken = takewhile(lambda pair: pair[0] == pair[1], zip(found, keys, strict=False))
-        return list(locked[: len(list(unbroken))])
+        if len(keys) > 1:
+            first = {"sa_jobqueue_keys": self.lockable(keys[:1])}
+            if writer.rows(self.lock_first_key(), first).first() is None:
+                return []
+        locked = self.lock_keys(writer, request, keys)
+        pairs = zip(self._keys_of(request, locked), keys, strict=False)
+        return locked[: len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))]
 
-    def _lock_first(self, writer: Writer, key: tuple[Any, ...]) -> bool:
-        parameters = {"sa_jobqueue_keys": self._reads.lockable([key])}
-        return writer.rows(self._lock_first_key, parameters).first() is not None
-
-    @cached_property
-    def _lock_first_key(self) -> Any:
+    @kept
+    def lock_first_key(self) -> Any:
         """The locking read of one job's key, for claims of several."""
-        return self._reads.lock_by_keys(*self.mapping.key_attributes)
-
-    # -- by waiting -----------------------------------------------------
-
-    def _wait_and_lock(self, writer: Writer, request: Request) -> list[Any]:
-        return self.ready.levels.collect(
-            writer,
-            request.limit,
-            lambda **parameters: self._waiting_read.run(writer, request, parameters),
-        )
-
-    def _lock_waiting(self, *columns: Any) -> Any:
-        """Make the locking read that waits for locked rows instead of passing over them."""
-        read = self.ready.locked(self.ready.select(*columns), waiting=True)
-        return self.ready.by_claim_index(read)
-
-
-class _Patience:
-    """How long a claim goes on looking: as long as the database waits for a lock."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._end: float | None = None
-        self._longest = SHORTEST_PAUSE
-
-    def pause(self) -> bool:
-        """Wait a moment; tell whether there is time for another look."""
-        if self._end is None:
-            limit = self._writer.database.lock_wait(self._writer.connection)
-            self._end = time.monotonic() + limit.total_seconds()
-        if time.monotonic() >= self._end:
-            return False
-        pause = self._longest * random.uniform(0.5, 1.0)
-        self._writer.database.pause(self._writer.connection, pause)
-        self._longest = min(self._longest * 2, LONGEST_PAUSE)
-        return True
+        return self.select_by_keys(*self.mapping.key_attributes)

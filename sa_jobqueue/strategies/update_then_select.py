@@ -6,8 +6,7 @@ The oldest way on MySQL and MariaDB, and the only way on servers without SKIP LO
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
-from functools import cached_property
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -23,20 +22,17 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.engine import CursorResult
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
-from ..dialects import Database, is_missing_index
+from ..dialects import Database
 from ..dialects.clock import EPOCH, utc_now
 from ..fence.token import distinct
 from ..model.indexes import claim_index
-from ..model.keys import key_values
 from ..sessions.writer import Writer
-from .reads import OVERDRAW, ReadBack
 from .ready_rows import LIMIT
-from .spec import ClaimSpec, Request, Taken
-from .strategy import Mark, Strategy
+from .spec import Request, Taken
+from .strategy import Strategy, kept
 
 log = logging.getLogger("sa_jobqueue.claim")
 
@@ -62,142 +58,79 @@ class UpdateThenSelect(Strategy):
 
     name = "update_then_select"
 
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
-        super().__init__(spec, database)
-        self._mark = Mark(spec, database)
-        self._read = ReadBack(self.mapping, self._select_claimed)
-        self._read_picked = ReadBack(self.mapping, self._select_picked)
-
     @staticmethod
     def refusal(database: Database) -> str | None:
         return None if database.ordered_update else "it has no UPDATE .. ORDER BY .. LIMIT"
 
     def take(self, writer: Writer, request: Request) -> Taken:
+        if writer.hooked or self._spans_classes:
+            return self.lock_and_mark(writer, request)
         with writer.atomically():
-            taken = self.ready.levels.collect(
+            jobs = self.ready.levels.collect(
                 writer,
                 request.limit,
                 lambda **parameters: self._take(writer, request, parameters),
             )
-            return self._mark.taken(request, taken)
+            return Taken(jobs, self.dates(request, jobs))
 
-    def statements(self) -> list[Executable]:
+    def statements(self, *, from_head: bool = False) -> list[Executable]:
         levels = self.ready.levels.statements()
-        if self.mapping.mapper.inherits is not None:
-            return [*levels, _SAVEPOINT, self.pick, self.claim_picked, self._read.entities]
-        claim = self.claim if self._claim_by_index is None else self._claim_by_index
-        return [*levels, _SAVEPOINT, claim, self._read.entities]
+        if self._spans_classes:
+            return [*levels, self.lock_next(), self.mark_by_keys()]
+        return [*levels, _SAVEPOINT, self.mark_next(), self.read_back()]
+
+    @property
+    def _spans_classes(self) -> bool:
+        """Whether the class is of a hierarchy. An UPDATE .. LIMIT knows one table and no class.
+
+        Such a class, and the criteria of a session's hooks, need a SELECT by the ORM.
+        """
+        return self.mapping.mapper.inherits is not None
 
     def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
         later, free = 0, EPOCH  # what a further try adds to its time, and what it should get
         for _ in range(TRIES):
             writer.core(_SAVEPOINT)
             written = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_later": later}
-            marked = self._mark_some(writer, {**parameters, **written})
-            if marked is None or not marked.rowcount:
+            marked = writer.core(self.mark_next(), {**parameters, **written})
+            if not marked.rowcount:
                 return []
             date = EPOCH + timedelta(microseconds=marked.lastrowid)
             if date != free:
                 free = distinct(request.owner, date)
-            jobs = self._read_back(writer, request, date) if date == free else []
-            if len(jobs) == marked.rowcount:
-                return jobs
+            own = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_owner_date": date}
+            read = self.read_back(request.rows)
+            found = self.read(writer, request, read, own) if date == free else []
+            if len(found) == marked.rowcount:
+                return list(found) if request.rows else [entity for (entity,) in found]
             log.info("another claim of %s has this time; trying again", request.owner)
             writer.core(_ROLLBACK)
             later += max(1, (free - date) // timedelta(microseconds=1))
         return []
 
-    def _read_back(self, writer: Writer, request: Request, date: datetime) -> list[Any]:
-        read = self._read_picked if self._picks(writer) else self._read
-        return read.run(
-            writer, request, {"sa_jobqueue_owner": request.owner, "sa_jobqueue_owner_date": date}
-        )
+    @kept
+    def mark_next(self) -> Update:
+        """Mark the next rows, by the claim index: it was seen to take the reap index instead."""
+        levels, index = self.ready.levels, claim_index(self.mapping)
+        criteria = and_(*self.ready.criteria, *levels.criteria)
+        limited = OrderedLimit(criteria, levels.order, LIMIT)
+        marked = update(self.mapping.table).where(limited)
+        marked = marked.values(self.mark_values(_told_date()))
+        if index is None or self.spec.order_by or not self.indexed:
+            return marked
+        return marked.with_hint(f"FORCE INDEX ({self.database.index_name(index)})")
 
-    # -- the mark -------------------------------------------------------
-
-    def _mark_some(self, writer: Writer, parameters: dict[str, Any]) -> CursorResult[Any] | None:
-        if not self._picks(writer):
-            return self._mark_next(writer, parameters)
-        # In a caller's REPEATABLE READ only a locking read sees new rows.
-        pick = self.pick.with_for_update() if writer.keeps_snapshot else self.pick
-        drawn = {**parameters, "sa_jobqueue_limit": parameters["sa_jobqueue_limit"] * OVERDRAW}
-        keys = [tuple(key) for key in writer.rows(pick, drawn)]
-        if not keys:
-            return None
-        for role in self.spec.levels:
-            parameters.pop(f"sa_jobqueue_{role}", None)
-        return writer.core(self.claim_picked, {**parameters, "sa_jobqueue_keys": key_values(keys)})
-
-    def _mark_next(self, writer: Writer, parameters: dict[str, Any]) -> CursorResult[Any]:
-        """Mark the next rows, by the claim index if the table has it."""
-        if self._claim_by_index is not None:
-            try:
-                return writer.core(self._claim_by_index, parameters)
-            except Exception as error:  # a handle_error listener may raise what it likes
-                if not is_missing_index(error):
-                    raise
-                log.warning(
-                    "%s has no claim index; claims may lock more than they take", self.mapping
-                )
-                self._claim_by_index = None
-        return writer.core(self.claim, parameters)
-
-    def _picks(self, writer: Writer) -> bool:
-        """Tell whether a SELECT picks keys first.
-
-        An UPDATE .. LIMIT knows one table and no class: a class of a hierarchy,
-        and the criteria of a session's hooks, need the SELECT of the ORM.
-        """
-        return writer.hooked or self.mapping.mapper.inherits is not None
-
-    @cached_property
-    def pick(self) -> Any:
-        """Select the keys of the next rows, without locks."""
-        return self.ready.select(*self.mapping.key_attributes)
-
-    @cached_property
-    def claim_picked(self) -> Update:
-        """Mark the picked rows that are still ready."""
-        criteria = [self.ready.key_is_in("sa_jobqueue_keys"), self.ready.has_status]
-        return self._update(criteria, self.mapping.keys)
-
-    @cached_property
-    def claim(self) -> Update:
-        """Mark the next rows."""
-        levels = self.ready.levels
-        return self._update([*self.ready.criteria, *levels.criteria], levels.order)
-
-    @cached_property
-    def _claim_by_index(self) -> Update | None:
-        """The UPDATE bound to the claim index: it was seen to take the reap index instead."""
-        index = claim_index(self.mapping)
-        if index is None or self.spec.order_by:
-            return None
-        return self.claim.with_hint(f"FORCE INDEX ({self.database.index_name(index)})")
-
-    def _update(self, criteria: list[ColumnElement[bool]], order: tuple[Any, ...]) -> Update:
-        limited = OrderedLimit(and_(*criteria), order, LIMIT)
-        return update(self.mapping.table).where(limited).values(self._mark.values(_told_date()))
-
-    # -- reading back ---------------------------------------------------
-
-    def _select_claimed(self, *columns: Any) -> Any:
+    @kept
+    def read_back(self, rows: bool = False) -> Any:
         """Select the rows of one owner and owner_date, in claim order."""
         mapping = self.mapping
         owner, date = mapping.attribute("owner"), mapping.attribute("owner_date")
-        return (
-            select(*columns)
-            .where(
-                mapping.has_status(self.spec.during),
-                owner == bindparam("sa_jobqueue_owner", type_=owner.type),
-                date == bindparam("sa_jobqueue_owner_date", type_=date.type),
-            )
-            .order_by(*self.spec.order)
+        read = self.select_jobs(select, rows=rows).where(
+            mapping.has_status(self.spec.during),
+            owner == bindparam("sa_jobqueue_owner", type_=owner.type),
+            date == bindparam("sa_jobqueue_owner_date", type_=date.type),
         )
-
-    def _select_picked(self, *columns: Any) -> Any:
-        """Check picked rows again, now that they are locked."""
-        return self._select_claimed(*columns).where(*self.ready.due, *self.spec.where)
+        return read.order_by(*self.spec.order)
 
 
 _SAVEPOINT = text("SAVEPOINT sa_jobqueue_claim")

@@ -14,16 +14,14 @@ their fences. Statements are built once for each :class:`ClaimPlan`;
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, select
 
-from ..dialects import Database
+from ..dialects import Database, is_missing_index
+from ..dialects.registry import ByDialect
 from ..errors import ArgumentError
 from ..events.notes import forget_freed, note
 from ..fence.claim import Claim, FencedJobs, attach_fences
@@ -73,25 +71,35 @@ class ClaimPlan(Generic[T]):
         #: The mapping of the claimed entity.
         self.mapping: QueueMapping = spec.mapping
         self.strategy = strategy
+        # Where the table was found to lack an index that the model declares.
+        self._unindexed: ByDialect[bool] = ByDialect()
 
     def for_spec(self, spec: ClaimSpec) -> ClaimPlan[T]:
         """Return a plan of the same kind that claims other rows of the class."""
         return ClaimPlan(spec, self.strategy)
 
     def built_for(
-        self, database: Database, *, hooked: bool = False, drawn: bool = False
+        self,
+        database: Database,
+        *,
+        hooked: bool = False,
+        drawn: bool = False,
+        indexed: bool = True,
     ) -> Strategy:
         """Build the strategy with its statements for a database.
 
         Args:
             hooked: criteria of do_orm_execute hooks may join the predicate.
             drawn: candidates come from another session.
+            indexed: the table has the indexes that the model declares.
         """
-        return choose(self.strategy, self.spec, database, hooked=hooked, drawn=drawn)
+        return choose(
+            self.strategy, self.spec, database, hooked=hooked, drawn=drawn, indexed=indexed
+        )
 
     @built_once
-    def _strategy(self, writer: Writer, hooked: bool, drawn: bool) -> Strategy:
-        strategy = self.built_for(writer.database, hooked=hooked, drawn=drawn)
+    def _strategy(self, writer: Writer, hooked: bool, drawn: bool, indexed: bool) -> Strategy:
+        strategy = self.built_for(writer.database, hooked=hooked, drawn=drawn, indexed=indexed)
         if strategy.marks:
             _check_owner_date(self.mapping, writer)
         return strategy
@@ -110,7 +118,7 @@ class ClaimPlan(Generic[T]):
         request = self.request(owner, limit, rows, candidates_from)
         with writing(session, self.mapping, rows=rows) as writer:
             strategy = self.strategy_for(writer, request)
-            taken = strategy.take(writer, request)
+            taken = self.take(writer, strategy, request)
             return self.claim_of(writer, strategy, request, taken, options)
 
     def request(
@@ -121,16 +129,35 @@ class ClaimPlan(Generic[T]):
         candidates_from: AnySession | None = None,
     ) -> Request:
         """Check the arguments of a claim."""
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ArgumentError(f"limit is the number of jobs wanted, at least 1: {limit!r}")
         source = None if candidates_from is None else session_of(candidates_from)
-        return Request(checked_owner(owner), _checked_limit(limit), rows, source)
+        name = None if owner is None else checked_owner(owner)
+        return Request(name, limit, rows, source)
 
     def strategy_for(self, writer: Writer, request: Request) -> Strategy:
         """Return the strategy that serves a request."""
         drawn = request.candidates_from is not None
-        strategy = self._strategy(writer, writer.hooked, drawn)
+        indexed = id(writer.connection.dialect) not in self._unindexed.values
+        strategy = self._strategy(writer, writer.hooked, drawn, indexed)
         if request.owner is None or drawn:
             _check_request(strategy, request)
         return strategy
+
+    def take(self, writer: Writer, strategy: Strategy, request: Request) -> Taken:
+        """Take jobs; if the table lacks an index that a statement names, name none from now on."""
+        try:
+            return strategy.take(writer, request)
+        except Exception as error:  # a handle_error listener may raise what it likes
+            if not strategy.indexed or not is_missing_index(error):
+                raise
+        log.warning(
+            "%s has no claim index, or no index of its keys; claims may read or lock more than "
+            "they take",
+            self.mapping,
+        )
+        self._unindexed.setdefault(writer.connection.dialect, True)
+        return self.strategy_for(writer, request).take(writer, request)
 
     def claim_of(
         self,
@@ -141,23 +168,26 @@ class ClaimPlan(Generic[T]):
         options: Sequence[Any] = (),
     ) -> Claim[Any]:
         """Return the claim of what a strategy has taken; the entities get their fences."""
-        if options and not request.rows:
-            with self._freed_on_error(writer, taken):
-                _load_options(writer, self.mapping, taken.jobs, options)
+        jobs, rows = taken.jobs, request.rows
+        if options and not rows:
+            self._load_options(writer, taken, options)
         parts = self._parts(request, taken)
-        jobs = len(taken.jobs)
-        if jobs > 1 and request.rows and strategy.database.repeats_keys:
+        if rows and len(jobs) > 1 and strategy.database.repeats_keys:
             _refuse_repeated_keys(parts)  # of entities it shows as they are fenced
-        claim: Claim[Any] = Claim(parts)
-        claim.candidates, claim.lost = taken.candidates, taken.lost
-        if not request.rows:
-            self._attach(writer, taken, parts)
+        claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
+        if not rows:
+            for part in parts:
+                for bring_back in attach_fences(part):
+                    if taken.hold is None:
+                        undo_on_rollback(writer.session, bring_back)
+            if taken.hold is None and writer.session.in_nested_transaction():
+                expire_on_savepoint_rollback(writer.session, jobs, self.mapping.written_keys)
         if self.spec.limits and self.mapping.wakes:
             self._note_all_found(writer, request, taken)
         if self.mapping.listeners and claim:
             note(writer, self.mapping, claim_event(self.spec, parts))
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s: %d of %s, %s", request.owner, jobs, self.mapping, strategy.name)
+            log.debug("%s: %d of %s, %s", request.owner, len(jobs), self.mapping, strategy.name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
         return claim
@@ -168,15 +198,22 @@ class ClaimPlan(Generic[T]):
         if has_room and self.spec.sees_all_of_keys and not writer.hooked:
             forget_freed(writer, self.spec)
 
-    @contextmanager
-    def _freed_on_error(self, writer: Writer, taken: Taken) -> Iterator[None]:
-        """On an error free the locks of jobs that the caller never gets to see."""
+    def _load_options(self, writer: Writer, taken: Taken, options: Sequence[Any]) -> None:
+        """Apply loader options by a second SELECT, which locks nothing.
+
+        In the claim itself PostgreSQL refuses a joinedload(), and other databases lock the
+        joined rows too. What the claim loaded is not loaded again.
+        """
+        if not taken.jobs:
+            return
+        mapping, keys = self.mapping, keys_of(self.mapping, taken.jobs)
+        named = key_is_in(mapping, "sa_jobqueue_keys")
+        again = select(mapping.entity).where(named).options(*options)
         try:
-            yield
+            writer.orm(again, {"sa_jobqueue_keys": key_values(keys)}).unique().all()
         except BaseException:
-            if taken.hold is not None:
-                keys = keys_of(self.mapping, taken.jobs)
-                taken.hold.let_go(writer.connection, self.mapping, keys, LetGo.AT_END)
+            if taken.hold is not None:  # the caller never gets to see these jobs
+                taken.hold.let_go(writer.connection, mapping, keys, LetGo.AT_END)
             raise
 
     def begin(self, session: AnyConnection, *, rows: bool) -> None:
@@ -196,7 +233,7 @@ class ClaimPlan(Generic[T]):
         Args:
             options: loader options.
         """
-        mapping, name = self.mapping, _owner_name(owner)
+        mapping, name = self.mapping, checked_owner(owner, claims=False)
         of_owner = (
             select(mapping.entity)
             .where(
@@ -218,34 +255,22 @@ class ClaimPlan(Generic[T]):
             attach_fences(part)
         return Claim(parts)
 
-    def _attach(self, writer: Writer, taken: Taken, parts: Sequence[FencedJobs]) -> None:
-        """Give claimed entities their fences, which a rollback of the claim takes back."""
-        session = writer.session
-        earlier = [bring_back for part in parts for bring_back in attach_fences(part)]
-        if taken.hold is None:
-            for bring_back in earlier:
-                undo_on_rollback(session, bring_back)
-            if session.in_nested_transaction():
-                expire_on_savepoint_rollback(session, taken.jobs, self.mapping.written_keys)
-
     def _parts(self, request: Request, taken: Taken) -> list[FencedJobs]:
         """Make the tokens: one for each owner_date of the claim, or one for an unmarked claim."""
-        mapping, owner, jobs = self.mapping, request.owner, list(taken.jobs)
-        keys, dates = keys_of(mapping, jobs, rows=request.rows), taken.dates
-        limited_by = self.spec if self.spec.limits else None
+        mapping, spec, owner, rows = self.mapping, self.spec, request.owner, request.rows
+        jobs, dates = list(taken.jobs), taken.dates
+        keys = keys_of(mapping, jobs, rows=rows)
+        limited_by = spec if spec.limits else None
         if taken.hold is not None:
-            token = Token(self.spec.ready, owner, hold=taken.hold, limited_by=limited_by)
-            return [FencedJobs(mapping, token, keys, jobs, request.rows)]
-        if dates and dates.count(dates[0]) == len(dates):  # as those of a single statement are
-            token = Token(self.spec.during, owner, [dates[0]], limited_by=limited_by)
-            return [FencedJobs(mapping, token, keys, jobs, request.rows)]
-        tokens: dict[datetime, Token] = {}
+            token = Token(spec.ready, owner, hold=taken.hold, limited_by=limited_by)
+            return [FencedJobs(mapping, token, keys, jobs, rows)]
+        tokens: dict[Any, Token] = {}
         parts, begin = [], 0
-        for date, same in groupby(dates):
-            end = begin + sum(1 for _ in same)
-            made = Token(self.spec.during, owner, [date], limited_by=limited_by)
-            token = tokens.setdefault(date, made)
-            parts.append(FencedJobs(mapping, token, keys[begin:end], jobs[begin:end], request.rows))
+        for date, same in groupby(dates):  # a single statement has one date
+            end = begin + len(list(same))
+            if date not in tokens:
+                tokens[date] = Token(spec.during, owner, [date], limited_by=limited_by)
+            parts.append(FencedJobs(mapping, tokens[date], keys[begin:end], jobs[begin:end], rows))
             begin = end
         return parts
 
@@ -274,33 +299,17 @@ def _refuse_repeated_keys(parts: Sequence[FencedJobs]) -> None:
             raise repeated_key(part.mapping)
 
 
-def checked_owner(owner: object | None) -> str | None:
-    """Return the owner's name.
+def checked_owner(owner: object, *, claims: bool = True) -> str:
+    """Return an owner as it is written to the table.
+
+    Args:
+        claims: the caller claims in this name, and does not only look for its claims.
 
     Raises:
         ArgumentError: the name is empty, has over 64 characters, or is a string of the
             caller's own with a ``~``, which marks the owners whose death can be noticed.
         LockLost: an Owner that has lost its lock.
     """
-    if owner is None:
-        return None
-    if isinstance(owner, str) and not isinstance(owner, ConnectionOwner):
-        return _checked_name(owner)
-    return _owner_name(owner)
-
-
-@lru_cache(typed=True)  # a worker claims by the same name again and again
-def _checked_name(owner: str) -> str:
-    name = _owner_name(owner)
-    if SEPARATOR in name:
-        raise ArgumentError(
-            f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
-        )
-    return name
-
-
-def _owner_name(owner: object) -> str:
-    """Return an owner as it is written to the table."""
     if isinstance(owner, Owner):
         return owner.name
     if not isinstance(owner, (str, int)) or isinstance(owner, bool):
@@ -310,13 +319,11 @@ def _owner_name(owner: object) -> str:
         raise ArgumentError(
             f"an owner has 1 to {OWNER_LENGTH} characters, and {name!r} has {len(name)}"
         )
+    if claims and SEPARATOR in name and not isinstance(owner, ConnectionOwner):
+        raise ArgumentError(
+            f"'~' is reserved in owners: {name!r}; use another character, or give the Owner itself"
+        )
     return name
-
-
-def _checked_limit(limit: int) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ArgumentError(f"limit is the number of jobs wanted, at least 1: {limit!r}")
-    return limit
 
 
 def _check_request(strategy: Strategy, request: Request) -> None:
@@ -331,20 +338,6 @@ def _check_request(strategy: Strategy, request: Request) -> None:
         )
 
 
-def _load_options(
-    writer: Writer, mapping: QueueMapping, jobs: Sequence[Any], options: Sequence[Any]
-) -> None:
-    """Apply loader options by a second SELECT, which locks nothing.
-
-    In the claim itself PostgreSQL refuses a joinedload(), and other databases lock the
-    joined rows too. What the claim loaded is not loaded again.
-    """
-    if not jobs:
-        return
-    again = select(mapping.entity).where(key_is_in(mapping, "sa_jobqueue_keys")).options(*options)
-    writer.orm(again, {"sa_jobqueue_keys": key_values(keys_of(mapping, jobs))}).unique().all()
-
-
 def claim_plan(
     entity: type[T],
     *where: ColumnElement[bool],
@@ -356,8 +349,13 @@ def claim_plan(
     serial_by: Any = None,
     limit_by: Mapping[Any, int] | None = None,
     on_retry: str = WAIT,
+    placed: bool = True,
 ) -> ClaimPlan[T]:
-    """Make a plan of what is claimed and how; statuses are JobStatus or words."""
+    """Make a plan of what is claimed and how; statuses are JobStatus or words.
+
+    Args:
+        placed: claims may begin at the place where the last one began.
+    """
     mapping = any_mapping_of(entity) if needs_no_mixin(strategy) else mapping_of(entity)
     spec = ClaimSpec(
         mapping=mapping,
@@ -368,6 +366,7 @@ def claim_plan(
         strict=strict,
         limits=key_limits(mapping, serial_by, limit_by, on_retry),
         on_retry=on_retry,
+        placed=placed,
     )
     mapping.refuse_other_tables(spec.where)
     return ClaimPlan(spec, strategy)
@@ -400,7 +399,7 @@ def claim(
 
     Args:
         session: a Session or scoped_session of the caller's.
-        entity: a mapped class with JobMixin; for ``advisory``, any mapped class.
+        entity: a mapped class with JobMixin; for ``held`` and ``advisory``, any mapped class.
         where: criteria, joined by AND, that the jobs meet when they are
             claimed (not only when they were found).
         owner: who claims: an :class:`Owner`, or 1 to 64 characters; all strategies but
@@ -421,7 +420,10 @@ def claim(
         ArgumentError: a limit below 1, an owner that cannot be stored, ..
         DBAPIError: an error of the database; see :func:`is_transient`.
     """
-    plan = claim_plan(entity, *where, order_by=order_by, strategy=strategy)
+    if where or not (isinstance(order_by, tuple) and order_by == ()):
+        plan = claim_plan(entity, *where, order_by=order_by, strategy=strategy, placed=False)
+    else:
+        plan = _plan_of_class(entity, strategy)
     return plan.claim(
         session, owner=owner, limit=limit, candidates_from=candidates_from, options=options
     )
@@ -438,4 +440,13 @@ def claimed_by(session: AnySession, entity: type[T], owner: str | int | Owner) -
     Raises:
         ArgumentError: `owner` cannot be the name of an owner.
     """
-    return claim_plan(entity).claimed_by(session, owner)
+    return _plan_of_class(entity, AUTO).claimed_by(session, owner)
+
+
+def _plan_of_class(entity: type[T], strategy: str) -> ClaimPlan[T]:
+    """Return the plan of all jobs of a class, which is kept with the class's mapping."""
+    kept = any_mapping_of(entity).plans
+    plan: ClaimPlan[T] | None = kept.get(strategy)
+    if plan is None:
+        plan = kept[strategy] = claim_plan(entity, strategy=strategy, placed=False)
+    return plan

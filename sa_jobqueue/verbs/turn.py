@@ -85,7 +85,7 @@ def turn_in_one(
                     raise
             # It has undone itself: others have some of the jobs. Two statements tell which.
         write_in(writer, plan.mapping, finish.change, finish.parts)
-        taken = strategy.take(writer, request)
+        taken = plan.take(writer, strategy, request)
         return plan.claim_of(writer, strategy, request, taken, options)
 
 
@@ -108,7 +108,7 @@ def _claimed_in_one(
         taken = strategy.take_rest(writer, request, taken)
     else:
         # A heartbeat has renewed claims meanwhile: their jobs are finished by now.
-        taken = strategy.take(writer, request)
+        taken = plan.take(writer, strategy, request)
     return plan.claim_of(writer, strategy, request, taken, options)
 
 

@@ -101,8 +101,8 @@ PROMISES = (
         ("tests/contract/claim/test_strategies.py",),
         Edit(
             "verbs/claim.py",
-            "Request(checked_owner(owner), _checked_limit(limit), rows, source)",
-            "Request(checked_owner(owner), _checked_limit(limit) + 1, rows, source)",
+            "Request(name, limit, rows, source)",
+            "Request(name, limit + 1, rows, source)",
         ),
     ),
     Promise(
@@ -176,9 +176,9 @@ PROMISES = (
         "`strict_order=True` claims jobs in exact order, one claimer at a time.",
         ("tests/contract/strict_order/test_concurrency.py",),
         Edit(
-            "strategies/strict_order.py",
-            "        return InOrder\n",
-            "        from .skip_locked import SkipLocked\n\n        return SkipLocked\n",
+            "strategies/__init__.py",
+            "kind = InOrder if database.skip_locked else",
+            "kind = SkipLocked if database.skip_locked else",
         ),
     ),
     Promise(
@@ -200,8 +200,12 @@ PROMISES = (
         ),
     ),
     Promise(
-        '`strategy="held"` keeps the row lock as the claim until the transaction ends.',
-        ("tests/contract/claim/test_strategies.py",),
+        '`strategy="held"` claims rows of any mapped class, and keeps the row lock as the claim '
+        "until the transaction ends.",
+        (
+            "tests/contract/claim/test_strategies.py",
+            "tests/contract/claim/test_held_rows.py",
+        ),
         NO_ROW_LOCK,
         Edit(
             "strategies/held.py",

@@ -31,7 +31,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobq
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a plain queue | postgresql | held
-SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status IN ('unclaimed', 'unclaimed')
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
@@ -83,7 +83,7 @@ SELECT email.id, email.recipient, email.subject, email.status, email.owner, emai
     ORDER BY email.id;
 
 -- a plain queue | mysql | held
-SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status = 'unclaimed' AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -126,7 +126,7 @@ SELECT email.id, email.recipient, email.subject, email.status, email.owner, emai
     ORDER BY email.id;
 
 -- a plain queue | mariadb | held
-SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email FORCE INDEX (ix_email_claim)
     WHERE email.status = 'unclaimed' AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -167,7 +167,7 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobq
     WHERE email.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a predicate | postgresql | held
-SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status IN ('unclaimed', 'unclaimed') AND email.recipient LIKE :recipient_1
     ORDER BY email.status, email.id LIMIT :sa_jobqueue_limit
@@ -219,7 +219,7 @@ SELECT email.id, email.recipient, email.subject, email.status, email.owner, emai
     ORDER BY email.id;
 
 -- a predicate | mysql | held
-SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(email ix_email_claim) */ email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1 AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -262,7 +262,7 @@ SELECT email.id, email.recipient, email.subject, email.status, email.owner, emai
     ORDER BY email.id;
 
 -- a predicate | mariadb | held
-SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
     FROM email FORCE INDEX (ix_email_claim)
     WHERE email.status = 'unclaimed' AND email.recipient LIKE :recipient_1 AND email.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM email AS sa_jobqueue_waiting
@@ -325,7 +325,7 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, statement_timestamp() AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error
     FROM task
     WHERE task.status = 'unclaimed' AND task.run_at <= statement_timestamp() AND task.priority = :sa_jobqueue_priority
     ORDER BY task.run_at, task.id LIMIT :sa_jobqueue_limit
@@ -397,7 +397,7 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT /*+ INDEX(task ix_task_claim) */ task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(task ix_task_claim) */ task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error
     FROM task
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority AND task.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM task AS sa_jobqueue_waiting
@@ -456,7 +456,7 @@ SELECT task.priority
     FROM task
     WHERE task.status = 'unclaimed'
     ORDER BY task.priority LIMIT :param_1;
-SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error
     FROM task FORCE INDEX (ix_task_claim)
     WHERE task.status = 'unclaimed' AND task.run_at <= UTC_TIMESTAMP(6) AND task.priority = :sa_jobqueue_priority AND task.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM task AS sa_jobqueue_waiting
@@ -520,7 +520,7 @@ SELECT pair.priority
     FROM pair
     WHERE pair.status = 'unclaimed'
     ORDER BY pair.priority LIMIT :param_1;
-SELECT pair."left", pair."right", pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, statement_timestamp() AS sa_jobqueue_date
+SELECT pair."left", pair."right", pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at
     FROM pair
     WHERE pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp() AND pair.priority = :sa_jobqueue_priority
     ORDER BY pair.run_at, pair."left", pair."right" LIMIT :sa_jobqueue_limit
@@ -592,7 +592,7 @@ SELECT pair.priority
     FROM pair
     WHERE pair.status = 'unclaimed'
     ORDER BY pair.priority LIMIT :param_1;
-SELECT /*+ INDEX(pair ix_pair_claim) */ pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(pair ix_pair_claim) */ pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at
     FROM pair
     WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority AND pair.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM pair AS sa_jobqueue_waiting
@@ -651,7 +651,7 @@ SELECT pair.priority
     FROM pair
     WHERE pair.status = 'unclaimed'
     ORDER BY pair.priority LIMIT :param_1;
-SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at
     FROM pair FORCE INDEX (ix_pair_claim)
     WHERE pair.status = 'unclaimed' AND pair.run_at <= UTC_TIMESTAMP(6) AND pair.priority = :sa_jobqueue_priority AND pair.run_at >= (SELECT min(sa_jobqueue_waiting.run_at) AS min_1
     FROM pair AS sa_jobqueue_waiting
@@ -660,19 +660,13 @@ SELECT pair.`left`, pair.`right`, pair.status, pair.owner, pair.owner_date, pair
     FOR UPDATE SKIP LOCKED;
 
 -- own words and order | sqlite | compare_and_set
-SELECT message.id
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, (strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits) AS sa_jobqueue_date
     FROM message
     WHERE message.message_status = 'unsent'
     ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit OFFSET :param_1;
-UPDATE message SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
+UPDATE message SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
     WHERE message.id IN (SELECT sa_jobqueue_listed.value
-    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND message.message_status = 'unsent'
-    RETURNING id;
-SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
-    FROM message
-    WHERE message.id IN (SELECT sa_jobqueue_listed.value
-    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed)
-    ORDER BY message.sequence DESC, message.id;
+    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1;
 
 -- own words and order | postgresql | skip_locked
 WITH sa_jobqueue_claimed AS (UPDATE message SET message_status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
@@ -699,7 +693,7 @@ UPDATE message SET message_status='claimed', owner=:sa_jobqueue_owner, owner_dat
     WHERE message.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (message.message_status = 'unsent') THEN 1 ELSE 0 END = 1;
 
 -- own words and order | postgresql | held
-SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
     FROM message
     WHERE message.message_status = 'unsent'
     ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
@@ -749,7 +743,7 @@ SELECT message.id, message.channel, message.message_status, message.sequence, me
     ORDER BY message.sequence DESC, message.id;
 
 -- own words and order | mysql | held
-SELECT /*+ INDEX(message ix_message_claim) */ message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(message ix_message_claim) */ message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
     FROM message
     WHERE message.message_status = 'unsent'
     ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
@@ -788,26 +782,20 @@ SELECT message.id, message.channel, message.message_status, message.sequence, me
     ORDER BY message.sequence DESC, message.id;
 
 -- own words and order | mariadb | held
-SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
     FROM message FORCE INDEX (ix_message_claim)
     WHERE message.message_status = 'unsent'
     ORDER BY message.sequence DESC, message.id LIMIT :sa_jobqueue_limit
     FOR UPDATE SKIP LOCKED;
 
 -- a joined class | sqlite | compare_and_set
-SELECT dog.id
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, (strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits) AS sa_jobqueue_date
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed'
     ORDER BY animal.id LIMIT :sa_jobqueue_limit OFFSET :param_1;
-UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
+UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
     WHERE animal.id IN (SELECT sa_jobqueue_listed.value
-    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND animal.status = 'unclaimed'
-    RETURNING id;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
-    FROM animal JOIN dog ON animal.id = dog.id
-    WHERE animal.id IN (SELECT sa_jobqueue_listed.value
-    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed)
-    ORDER BY animal.id;
+    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND CASE WHEN (animal.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a joined class | postgresql | skip_locked
 SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, statement_timestamp() AS sa_jobqueue_date
@@ -832,7 +820,7 @@ UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_job
     WHERE animal.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (animal.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a joined class | postgresql | held
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, statement_timestamp() AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
     FROM animal JOIN dog ON animal.id = dog.id
     WHERE animal.status IN ('unclaimed', 'unclaimed')
     ORDER BY animal.status, animal.id LIMIT :sa_jobqueue_limit
@@ -874,21 +862,18 @@ UPDATE animal FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_own
     WHERE (animal.id IN :sa_jobqueue_keys) AND CASE WHEN (animal.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a joined class | mysql | update_then_select
-SAVEPOINT sa_jobqueue_claim;
-SELECT dog.id
+SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
     FROM animal INNER JOIN dog ON animal.id = dog.id
-    WHERE animal.status = 'unclaimed'
-    ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
-    WHERE (animal.id IN :sa_jobqueue_keys) AND animal.status = 'unclaimed'
-    ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
-    FROM animal INNER JOIN dog ON animal.id = dog.id
-    WHERE animal.status = 'claimed' AND animal.owner = :sa_jobqueue_owner AND animal.owner_date = :sa_jobqueue_owner_date
-    ORDER BY animal.id;
+    WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
+    FROM animal AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed')
+    ORDER BY animal.id LIMIT :sa_jobqueue_limit
+    FOR UPDATE SKIP LOCKED;
+UPDATE animal FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (animal.id IN :sa_jobqueue_keys) AND CASE WHEN (animal.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a joined class | mysql | held
-SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(animal ix_animal_claim) */ dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
     FROM animal INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM animal AS sa_jobqueue_waiting
@@ -921,21 +906,18 @@ UPDATE animal FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_own
     WHERE (animal.id IN :sa_jobqueue_keys) AND CASE WHEN (animal.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a joined class | mariadb | update_then_select
-SAVEPOINT sa_jobqueue_claim;
-SELECT dog.id
-    FROM animal INNER JOIN dog ON animal.id = dog.id
-    WHERE animal.status = 'unclaimed'
-    ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-UPDATE animal SET status='claimed', owner=:sa_jobqueue_owner, owner_date=timestampadd(MICROSECOND, last_insert_id(timestampdiff(MICROSECOND, '1970-01-01', (UTC_TIMESTAMP(6) + INTERVAL :sa_jobqueue_later MICROSECOND))), '1970-01-01')
-    WHERE (animal.id IN :sa_jobqueue_keys) AND animal.status = 'unclaimed'
-    ORDER BY animal.id LIMIT :sa_jobqueue_limit;
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
-    FROM animal INNER JOIN dog ON animal.id = dog.id
-    WHERE animal.status = 'claimed' AND animal.owner = :sa_jobqueue_owner AND animal.owner_date = :sa_jobqueue_owner_date
-    ORDER BY animal.id;
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+    FROM animal FORCE INDEX (ix_animal_claim) INNER JOIN dog ON animal.id = dog.id
+    WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
+    FROM animal AS sa_jobqueue_waiting
+    WHERE sa_jobqueue_waiting.status = 'unclaimed')
+    ORDER BY animal.id LIMIT :sa_jobqueue_limit
+    FOR UPDATE SKIP LOCKED;
+UPDATE animal FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
+    WHERE (animal.id IN :sa_jobqueue_keys) AND CASE WHEN (animal.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a joined class | mariadb | held
-SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
     FROM animal FORCE INDEX (ix_animal_claim) INNER JOIN dog ON animal.id = dog.id
     WHERE animal.status = 'unclaimed' AND animal.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM animal AS sa_jobqueue_waiting
@@ -976,7 +958,7 @@ UPDATE visit SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobq
     WHERE visit.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (visit.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a region and a round | postgresql | held
-SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, statement_timestamp() AS sa_jobqueue_date
+SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit
     WHERE visit.status = 'unclaimed' AND visit.region = :region_1 AND visit.round = :round_1
     ORDER BY visit.round, visit.id LIMIT :sa_jobqueue_limit
@@ -1028,7 +1010,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
     ORDER BY visit.round, visit.id;
 
 -- a region and a round | mysql | held
-SELECT /*+ INDEX(visit ix_visit_claim) */ visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(visit ix_visit_claim) */ visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit
     WHERE visit.status = 'unclaimed' AND visit.region = :region_1 AND visit.round = :round_1 AND visit.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM visit AS sa_jobqueue_waiting
@@ -1071,7 +1053,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
     ORDER BY visit.round, visit.id;
 
 -- a region and a round | mariadb | held
-SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit FORCE INDEX (ix_visit_claim)
     WHERE visit.status = 'unclaimed' AND visit.region = :region_1 AND visit.round = :round_1 AND visit.id >= (SELECT min(sa_jobqueue_waiting.id) AS min_1
     FROM visit AS sa_jobqueue_waiting
@@ -1112,7 +1094,7 @@ UPDATE visit SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobq
     WHERE visit.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (visit.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- all rounds of a region | postgresql | held
-SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, statement_timestamp() AS sa_jobqueue_date
+SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit
     WHERE visit.status = 'unclaimed' AND visit.region = :region_1
     ORDER BY visit.round, visit.id LIMIT :sa_jobqueue_limit
@@ -1162,7 +1144,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
     ORDER BY visit.round, visit.id;
 
 -- all rounds of a region | mysql | held
-SELECT /*+ INDEX(visit ix_visit_claim) */ visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(visit ix_visit_claim) */ visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit
     WHERE visit.status = 'unclaimed' AND visit.region = :region_1
     ORDER BY visit.round, visit.id LIMIT :sa_jobqueue_limit
@@ -1201,7 +1183,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
     ORDER BY visit.round, visit.id;
 
 -- all rounds of a region | mariadb | held
-SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit FORCE INDEX (ix_visit_claim)
     WHERE visit.status = 'unclaimed' AND visit.region = :region_1
     ORDER BY visit.round, visit.id LIMIT :sa_jobqueue_limit
@@ -1240,7 +1222,7 @@ UPDATE visit SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobq
     WHERE visit.id = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (visit.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a region that is no constant | postgresql | held
-SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, statement_timestamp() AS sa_jobqueue_date
+SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit
     WHERE visit.status = 'unclaimed' AND visit.region = USER AND visit.round = :round_1
     ORDER BY visit.round, visit.id LIMIT :sa_jobqueue_limit
@@ -1290,7 +1272,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
     ORDER BY visit.round, visit.id;
 
 -- a region that is no constant | mysql | held
-SELECT /*+ INDEX(visit ix_visit_claim) */ visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(visit ix_visit_claim) */ visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit
     WHERE visit.status = 'unclaimed' AND visit.region = USER AND visit.round = :round_1
     ORDER BY visit.round, visit.id LIMIT :sa_jobqueue_limit
@@ -1329,7 +1311,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
     ORDER BY visit.round, visit.id;
 
 -- a region that is no constant | mariadb | held
-SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
     FROM visit FORCE INDEX (ix_visit_claim)
     WHERE visit.status = 'unclaimed' AND visit.region = USER AND visit.round = :round_1
     ORDER BY visit.round, visit.id LIMIT :sa_jobqueue_limit
@@ -1368,7 +1350,7 @@ UPDATE ticket SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_job
     WHERE ticket.number = ANY (CAST(:sa_jobqueue_keys AS BIGINT[])) AND CASE WHEN (ticket.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- no primary key | postgresql | held
-SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date, statement_timestamp() AS sa_jobqueue_date
+SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date
     FROM ticket
     WHERE ticket.status IN ('unclaimed', 'unclaimed')
     ORDER BY ticket.status, ticket.number LIMIT :sa_jobqueue_limit
@@ -1420,7 +1402,7 @@ SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date
     ORDER BY ticket.number;
 
 -- no primary key | mysql | held
-SELECT /*+ INDEX(ticket ix_ticket_claim) */ ticket.number, ticket.status, ticket.owner, ticket.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT /*+ INDEX(ticket ix_ticket_claim) */ ticket.number, ticket.status, ticket.owner, ticket.owner_date
     FROM ticket
     WHERE ticket.status = 'unclaimed' AND ticket.number >= (SELECT min(sa_jobqueue_waiting.number) AS min_1
     FROM ticket AS sa_jobqueue_waiting
@@ -1463,7 +1445,7 @@ SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date
     ORDER BY ticket.number;
 
 -- no primary key | mariadb | held
-SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date, CAST(UTC_TIMESTAMP(6) AS CHAR(26)) AS sa_jobqueue_date
+SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date
     FROM ticket FORCE INDEX (ix_ticket_claim)
     WHERE ticket.status = 'unclaimed' AND ticket.number >= (SELECT min(sa_jobqueue_waiting.number) AS min_1
     FROM ticket AS sa_jobqueue_waiting
@@ -1472,19 +1454,13 @@ SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date, CAST(UTC_T
     FOR UPDATE SKIP LOCKED;
 
 -- a queue with an order | sqlite | auto
-SELECT email.id
+SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date, (strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits) AS sa_jobqueue_date
     FROM email
     WHERE email.status = 'unclaimed' AND email.recipient = :recipient_1
     ORDER BY email.recipient, email.id LIMIT :sa_jobqueue_limit OFFSET :param_1;
-UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftime('%Y-%m-%d %H:%M:%f', 'now') || :sa_jobqueue_digits)
+UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=:sa_jobqueue_owner_date
     WHERE email.id IN (SELECT sa_jobqueue_listed.value
-    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND email.status = 'unclaimed'
-    RETURNING id;
-SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
-    FROM email
-    WHERE email.id IN (SELECT sa_jobqueue_listed.value
-    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed)
-    ORDER BY email.recipient, email.id;
+    FROM json_each(:sa_jobqueue_keys) AS sa_jobqueue_listed) AND CASE WHEN (email.status = 'unclaimed') THEN 1 ELSE 0 END = 1;
 
 -- a queue with an order | postgresql | auto
 WITH sa_jobqueue_claimed AS (UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(SELECT clock_timestamp())
@@ -1607,3 +1583,21 @@ SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_
 SELECT guest.name, guest.seats
     FROM guest
     WHERE guest.name IN (:sa_jobqueue_keys);
+
+-- any class | postgresql | held
+SELECT guest.name, guest.seats
+    FROM guest
+    WHERE guest.seats > :seats_1 LIMIT :sa_jobqueue_limit
+    FOR NO KEY UPDATE OF guest SKIP LOCKED;
+
+-- any class | mysql | held
+SELECT guest.name, guest.seats
+    FROM guest
+    WHERE guest.seats > :seats_1 LIMIT :sa_jobqueue_limit
+    FOR UPDATE SKIP LOCKED;
+
+-- any class | mariadb | held
+SELECT guest.name, guest.seats
+    FROM guest
+    WHERE guest.seats > :seats_1 LIMIT :sa_jobqueue_limit
+    FOR UPDATE SKIP LOCKED;

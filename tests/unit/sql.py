@@ -17,7 +17,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from sa_jobqueue import JobMixin, JobQueue, RoundMixin, claim_statements
 from tests.models import Dog, Email, Message, Pair, Task
-from tests.support import STRATEGIES
+from tests.support import SERVERS, STRATEGIES
 from tests.unit.mapping import dialect
 
 FILE = Path(__file__).with_name("claims.sql")
@@ -75,7 +75,7 @@ SHAPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strict order": (JobQueue(Email, strict_order=True), ()),
 }
 
-#: Shapes that only an advisory claim has: any mapped class.
+#: Shapes that only held and advisory claims have: any mapped class.
 ANY_CLASS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "any class": (Guest, (Guest.seats > 1,)),
     "any class in order": (
@@ -96,6 +96,7 @@ def cases() -> Iterator[tuple[str, str, str]]:
             if alias == "postgresql":
                 yield shape, alias, "advisory"
     yield from ((shape, "postgresql", "advisory") for shape in ANY_CLASS)
+    yield from (("any class", alias, "held") for alias in SERVERS)
 
 
 def compiled(shape: str, alias: str, strategy: str) -> list[SQLCompiler]:

@@ -190,28 +190,25 @@ def test_a_finish_that_is_not_committed_keeps_the_rows(
     assert kept(engine) == 1
 
 
-def test_a_finish_in_a_savepoint_is_undone_with_it_and_those_within(
+def test_a_finish_that_a_savepoint_undoes_is_made_again_or_its_row_is_claimed_again(
     engine: Engine, mailing: Session
 ) -> None:
-    first, second, third, fourth, fifth = claim_subscriptions(mailing, limit=5)
-    complete(mailing, first)
-    with mailing.begin_nested():
-        complete(mailing, second)
-        undone = mailing.begin_nested()
-        with mailing.begin_nested():
-            complete(mailing, third)
-        undone.rollback()
-        complete(mailing, fourth)
-        mailing.execute(text("SAVEPOINT here"))  # one of the caller's own
-        complete(mailing, fifth)
-        mailing.execute(text("rollback to HERE;"))
-
-    mailing.commit()
+    again, freed = claim_subscriptions(mailing)
+    with mailing.begin_nested() as savepoint:
+        mark([again, freed])
+        complete(mailing, [again, freed])
+        savepoint.rollback()
+    mark([again])
+    complete(mailing, again)
 
     assert kept(engine) == 2
-    complete(mailing, [third, fifth])
     mailing.commit()
+
     assert kept(engine) == 0
+    with pytest.raises(ClaimLost):
+        complete(mailing, freed)
+    mailing.rollback()
+    assert ids(claim_subscriptions(mailing, limit=1)) == [freed.id]
 
 
 def test_a_claim_in_a_savepoint_outlives_it(engine: Engine, mailing: Session) -> None:

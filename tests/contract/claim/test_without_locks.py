@@ -180,11 +180,11 @@ SKIPPING = {
 #: Claims that lock first, and so know which rows should have been marked.
 LOCKING_FIRST = {
     "postgresql": ("candidates", "serial_by", "strict_order"),
-    "sqlite": ("serial_by",),
+    "sqlite": ("serial_by", "ordered"),
 }
 
 #: Claims in one statement, or in an UPDATE that picks by itself.
-IN_ONE = {"postgresql": ("skip_locked",), "sqlite": ("compare_and_set", "strict_order", "ordered")}
+IN_ONE = {"postgresql": ("skip_locked",), "sqlite": ("compare_and_set", "strict_order")}
 
 
 @pytest.fixture
