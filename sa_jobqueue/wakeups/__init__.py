@@ -32,7 +32,7 @@ from ..model.mapping import QueueMapping, any_mapping_of
 from ..process import Runtime
 from ..strategies import ClaimSpec
 from .listening import Listening
-from .source import DataVersion, Look, Looking, Source
+from .source import DataVersion, Look, Looking
 from .watcher import Alarm, Watcher
 
 __all__ = ["Wakeups"]
@@ -131,7 +131,7 @@ class Wakeups:
         self._watcher.notice()
         self._notice()
 
-    def _new_source(self) -> Source:
+    def _new_source(self) -> Looking:
         if self._database.tells_changes:
             return DataVersion(self._engine)
         mappings = [spec.mapping for spec in self._specs]

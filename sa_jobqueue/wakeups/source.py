@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, func, literal_column, select
 
@@ -25,34 +25,15 @@ R = TypeVar("R")
 Pause: TypeAlias = Callable[[float], bool]
 
 
-class Source(Protocol):
-    """What tells of changes, over a connection of its own. Whatever it raises: it is away.
+class Looking:
+    """A connection to look with, of its own. Whatever it raises: it is away.
+
+    By itself, as on MySQL and MariaDB, it never tells of anything.
 
     Attributes:
         tells: it tells of every commit of jobs, so nobody needs to look.
         often: where it does not tell, look often for some time after the last job.
     """
-
-    @property
-    def tells(self) -> bool: ...
-    @property
-    def often(self) -> bool: ...
-
-    def opened(self) -> AbstractContextManager[None]:
-        """Be connected inside of the block."""
-        ...
-
-    def wait(self, seconds: float, pause: Pause) -> bool:
-        """Wait at most so many seconds; tell whether something has changed."""
-        ...
-
-    def ask(self, question: Callable[[Connection], R]) -> R:
-        """Read on the connection, in no transaction."""
-        ...
-
-
-class Looking:
-    """MySQL, MariaDB and others: a connection to look with, which never tells of anything."""
 
     tells = False
     often = True
@@ -77,12 +58,12 @@ class Looking:
             self._calls.close()
 
     def wait(self, seconds: float, pause: Pause) -> bool:
-        """Wait."""
+        """Wait at most so many seconds; tell whether something has changed."""
         pause(seconds)
         return False
 
     def ask(self, question: Callable[[Connection], R]) -> R:
-        """Read something."""
+        """Read on the connection, in no transaction."""
         return self._calls.run(lambda: question(self._connection))
 
 

@@ -20,7 +20,7 @@ from datetime import timedelta
 
 from ..errors import UnsupportedDatabase
 from ..process import THREADS, Background
-from .source import Look, Source
+from .source import Look, Looking
 
 log = logging.getLogger("sa_jobqueue.wakeups")
 
@@ -50,7 +50,7 @@ class Watcher:
         self._alarm = alarm
         self._look = look
         self._pace = Pace(poll)
-        self._source: Source
+        self._source: Looking
         self._changed = THREADS.condition()
         self._noticed = self._ended = False
         self._thread: Background | None = None
@@ -58,10 +58,8 @@ class Watcher:
         self._pause_if_away = FIRST_PAUSE.total_seconds()
         self._look_at = math.inf
         self._due_at = math.inf
-        self._due_in_a_row = 0  # looks that found a job which no claim has taken
-        self._last_job = 0.0
 
-    def start(self, source: Source) -> None:
+    def start(self, source: Looking) -> None:
         """Start the thread."""
         self._source = source
         self._thread = THREADS.start(self._run, name="sa_jobqueue watcher")
@@ -96,7 +94,6 @@ class Watcher:
         while not self._ended:
             try:
                 with self._source.opened():
-                    self._source.wait(0.0, self._pause)  # it proves that it hears
                     self.healthy = True
                     self._watch()
             except UnsupportedDatabase as error:
@@ -150,24 +147,14 @@ class Watcher:
         left = self._source.ask(self._look.due_in)
         now = time.monotonic()
         is_due = left is not None and left <= 0
-        self._count(is_due)
         self._look_at = self._due_at = math.inf
         if is_due or (self._source.often and not self._source.tells):
-            self._look_at = now + self._pace.pause(
-                since_job=now - self._last_job,
-                took=now - began,
-                for_nothing=self._due_in_a_row,
-            )
+            last_job = self._alarm.last_job
+            self._look_at = now + self._pace.pause(last_job, took=now - began, is_due=is_due)
         if is_due:
             self._alarm.ring()
         elif left is not None:
             self._due_at = now + left + MARGIN
-
-    def _count(self, is_due: bool) -> None:
-        last_job = self._alarm.last_job
-        went_on = is_due and last_job == self._last_job
-        self._due_in_a_row = self._due_in_a_row + 1 if went_on else 0
-        self._last_job = last_job
 
     def _pause(self, seconds: float) -> bool:
         """Wait, or until something is to be noticed; tell whether it is."""
@@ -272,7 +259,7 @@ SHARE = 10
 
 
 class Pace:
-    """The pauses between looks.
+    """The pauses between looks: they begin anew with each job that was claimed.
 
     Args:
         longest: the `poll` of the worker.
@@ -281,18 +268,20 @@ class Pace:
     def __init__(self, longest: timedelta) -> None:
         self._longest = longest.total_seconds()
         self._pause = 0.0
+        self._last_job = 0.0
 
-    def pause(self, *, since_job: float, took: float, for_nothing: int) -> float:
+    def pause(self, last_job: float, *, took: float, is_due: bool) -> float:
         """Return the seconds until the next look.
 
         Args:
-            since_job: seconds since the last job.
-            took: seconds that the last look took.
-            for_nothing: how often in a row a look found jobs that could not be claimed.
+            last_job: when a claim last found a job, by time.monotonic().
+            took: seconds that the look took.
+            is_due: the look has found a job: one that cannot be claimed, if it finds it again.
         """
         shortest = min(BETWEEN_LOOKS.total_seconds(), self._longest)
-        if since_job < WINDOW.total_seconds() or for_nothing:
-            self._pause = shortest * 2 ** min(for_nothing, 20)
+        is_recent = not is_due and time.monotonic() - last_job < WINDOW.total_seconds()
+        if is_recent or last_job != self._last_job:
+            self._pause, self._last_job = shortest, last_job
         else:
             self._pause = max(self._pause, shortest) * 2
         self._pause = min(max(self._pause, took * SHARE), max(self._longest, took * SHARE))

@@ -45,15 +45,17 @@ def test_the_first_ring_is_not_delayed_and_one_for_nothing_brings_a_growing_paus
     assert all(0.125 <= pause <= 0.25 for pause in pauses[4:])
 
 
-def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll() -> None:
-    pace = Pace(timedelta(seconds=2))
+def test_looks_are_frequent_after_a_job_and_then_rarer_up_to_the_poll(clock: Any) -> None:
+    pace, job = Pace(timedelta(seconds=2)), 1_000.0
 
-    def pause(since_job: float, took: float = 0, for_nothing: int = 0) -> float:
-        return pace.pause(since_job=since_job, took=took, for_nothing=for_nothing)
+    def pause(since_job: float, took: float = 0, is_due: bool = False) -> float:
+        clock.now = job + since_job
+        return pace.pause(job, took=took, is_due=is_due)
 
     assert all(pause(9) <= 0.02 for _ in range(5))
     later = [pause(11) for _ in range(10)]
     assert later[:7] == sorted(later[:7])
     assert 1.6 <= later[-1] <= 2
-    assert pause(1, for_nothing=10) >= 1.6
+    assert pause(1) <= 0.02
+    assert [pause(1, is_due=True) for _ in range(10)][-1] >= 1.6
     assert pause(1, took=0.5) >= 4

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 from sqlalchemy import URL, create_engine
 
-# Inner: the 15 s of docs/wake-ups.md are too long for a test.
+# Inner: the 10 s of docs/wake-ups.md are too long for a test.
 from sa_jobqueue.wakeups import listening
 from tests.contract.wakeups.models import Parcel, empty
 from tests.contract.wakeups.support import SOON, add_later, elsewhere, idle, until_handled
@@ -55,8 +55,6 @@ def test_a_connection_that_is_half_open_is_noticed(
     apart: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = timedelta(seconds=1)
-    monkeypatch.setattr(listening, "PROVES_EVERY", second)
-    monkeypatch.setattr(listening, "HEARS_WITHIN", second)
     limits = replace(listening.LIMITS, answer=second, pulse=second)
     monkeypatch.setattr(listening, "LIMITS", limits)
     url = apart.plain.url
