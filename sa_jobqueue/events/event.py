@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,9 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
-
-from ..sessions.transaction_end import TransactionEnd
-from ..sessions.writer import Writer
 
 #: The names of the events, each with the verbs that it tells of.
 EVENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -131,36 +127,18 @@ EventFunction: TypeAlias = Callable[[Event], object]
 _calling: ContextVar[Any] = ContextVar("sa_jobqueue_calling_queue", default=None)
 
 
-class Recorder(ABC):
-    """Is told of every event twice: by the verb, and when the end of its transaction is known.
-
-    So a recorder knows also of events that were rolled back, and of those whose COMMIT had no
-    answer. An event without an end belongs to a process that died, or is still at work.
-    """
-
-    @abstractmethod
-    def noted(self, event: Event, number: str, writer: Writer | None) -> None:
-        """Note an event within the transaction of its verb; an error is the verb's own.
-
-        Args:
-            number: names the event, among those of all processes.
-            writer: the connection of the verb; None: the event has no transaction.
-        """
-
-    def ended(self, number: str, end: TransactionEnd) -> None:  # noqa: B027 - not all care
-        """Note how the transaction of an event has ended; by default nothing is done."""
-
-
 @dataclass(frozen=True)
 class Listener:
-    """A function or a recorder, and what it is told of.
+    """A function, and what it is told of.
 
     Attributes:
-        name: the event; None: all events, for a recorder.
+        function: called with an Event after its commit; without a `name`, with all events, each
+            within the transaction of its verb and with the Writer, None where there is none.
+        name: the event; None: all.
         queue: the queue that it listens to; None: the class.
     """
 
-    told: EventFunction | Recorder
+    function: Callable[..., object]
     name: str | None
     queue: Any = None
 

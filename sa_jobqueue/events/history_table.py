@@ -44,7 +44,7 @@ from ..model.keys import HISTORY, key_json, mapping_of_queue
 from ..model.mapping import any_mapping_of
 from ..model.status import LONGEST_WORD
 from ..sessions.writer import Writer
-from .event import Event, EventJob, Recorder
+from .event import Event, EventJob
 from .listeners import add_listener, remove_listener
 
 #: The longest text of a primary key, such as ``[7]``; a longer one is cut.
@@ -105,7 +105,7 @@ def job_records(
     return [JobRecord(**{**row._asdict(), "noted_at": as_utc(row.noted_at)}) for row in rows]
 
 
-class HistoryTable(Recorder):
+class HistoryTable:
     """Record the events of classes and queues as rows.
 
     Events without a transaction, such as after_start, are not recorded.
@@ -120,15 +120,15 @@ class HistoryTable(Recorder):
     def listen(self, *targets: Any) -> HistoryTable:
         """Record the events of mapped classes, or of JobQueues, from now on."""
         for target in targets:
-            add_listener(target, self, None)
+            add_listener(target, self._note, None)
         return self
 
     def remove(self, *targets: Any) -> None:
         """Stop recording the events of targets."""
         for target in targets:
-            remove_listener(target, self, None)
+            remove_listener(target, self._note, None)
 
-    def noted(self, event: Event, number: str, writer: Writer | None) -> None:
+    def _note(self, event: Event, writer: Writer | None) -> None:
         """Insert a row for each job, in the transaction of the verb."""
         if writer is None or not event.jobs:
             return

@@ -1,4 +1,4 @@
-"""Add and remove listeners: functions by the names of their events, and recorders of all.
+"""Add and remove listeners: functions by the names of their events, or for all of them.
 
 The listeners of a mapped class are kept in its QueueMapping, with those of its parents, so a
 verb only asks whether there are any. New jobs that a flush inserts, as by
@@ -26,7 +26,7 @@ from ..model.keys import queues_by_name
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from ..model.mixins import QueueColumns
 from ..sessions.writer import Writer
-from .event import EVENTS, TOLD, Event, EventFunction, EventJob, Listener, Recorder, called_on
+from .event import EVENTS, TOLD, Event, EventFunction, EventJob, Listener, called_on
 from .notes import note, note_claimable
 
 F = TypeVar("F", bound=EventFunction)
@@ -69,28 +69,28 @@ def remove(target: Any, name: str, function: EventFunction) -> None:
     remove_listener(target, function, name)
 
 
-def add_listener(target: Any, told: EventFunction | Recorder, name: str | None) -> None:
-    """Add a function, or a recorder of all events, to a class or a queue."""
+def add_listener(target: Any, function: Callable[..., object], name: str | None) -> None:
+    """Add a function to a class or a queue; see :class:`Listener`."""
     mapping, queue = _mapping_and_queue(target)
     if queue is not None:
         _note_calls(queue)
     elif name in (None, "after_enqueue"):
         watch_flushes(mapping.mapper)
-    listener = Listener(told, name, queue)
+    listener = Listener(function, name, queue)
     for of_class in _with_subclasses(mapping):
         of_class.listeners = (*of_class.listeners, listener)
 
 
-def remove_listener(target: Any, told: EventFunction | Recorder, name: str | None) -> None:
-    """Remove a function or a recorder again.
+def remove_listener(target: Any, function: Callable[..., object], name: str | None) -> None:
+    """Remove a function again.
 
     Raises:
         ArgumentError: it does not listen.
     """
     mapping, queue = _mapping_and_queue(target)
-    listener = Listener(told, name, queue)
+    listener = Listener(function, name, queue)
     if listener not in mapping.listeners:
-        raise ArgumentError(f"{told!r} does not listen to {name!r} of {target!r}")
+        raise ArgumentError(f"{function!r} does not listen to {name!r} of {target!r}")
     for of_class in _with_subclasses(mapping):
         listeners = list(of_class.listeners)
         if listener in listeners:

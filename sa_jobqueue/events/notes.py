@@ -20,11 +20,8 @@ woken: a worker finds what it has freed by itself.
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -40,12 +37,9 @@ from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from ..sessions.transaction_end import AtEnd, TransactionEnd, call_at_end, watch_commit
 from ..sessions.writer import Writer
-from .event import Event, Listener, Recorder, called_on, calling_queue
+from .event import Event, Listener, called_on, calling_queue
 
 log = logging.getLogger("sa_jobqueue.events")
-
-_numbers = itertools.count(1)
-_process = secrets.token_hex(6)
 
 
 def note(writer: Writer, mapping: QueueMapping, event: Event) -> None:
@@ -78,34 +72,29 @@ def tell(mapping: QueueMapping, event: Event) -> None:
         called(TransactionEnd.COMMITTED)
 
 
-def _called(
-    mapping: QueueMapping, event: Event, writer: Writer | None
-) -> Callable[[TransactionEnd], None] | None:
-    """Note an event with the recorders; return what is to be called when its end is known."""
+def _called(mapping: QueueMapping, event: Event, writer: Writer | None) -> AtEnd | None:
+    """Tell those who listen within the transaction; return what tells the others at its end."""
     heard_by = [listener for listener in mapping.listeners if listener.hears(event.name)]
     if not heard_by:
         return None
     event = replace(event, queue=calling_queue())
-    number = f"{_process}-{os.getpid()}-{next(_numbers)}"  # a forked process has our `_process`
     for listener in heard_by:
-        if isinstance(listener.told, Recorder):
-            listener.told.noted(event, number, writer)
+        if listener.name is None:
+            listener.function(event, writer)
 
     def ended(end: TransactionEnd) -> None:
-        for listener in heard_by:
-            _call(listener, event, number, end)
+        if end is TransactionEnd.COMMITTED or event.name == "after_lost":
+            for listener in heard_by:
+                if listener.name is not None:
+                    _call(listener, event)
 
     return ended
 
 
-def _call(listener: Listener, event: Event, number: str, end: TransactionEnd) -> None:
-    told: Any = listener.told
+def _call(listener: Listener, event: Event) -> None:
     try:
-        if isinstance(told, Recorder):
-            told.ended(number, end)
-        elif end is TransactionEnd.COMMITTED or event.name == "after_lost":
-            with called_on(None):  # what the listener calls is not of the queue
-                told(event)
+        with called_on(None):  # what the listener calls is not of the queue
+            listener.function(event)
     except Exception as error:  # the verb is committed: no listener may make it look failed
         log.error("a listener of %s failed: %s", event.name, error, exc_info=error)
 

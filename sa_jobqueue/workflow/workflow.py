@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, inspect, select
 from sqlalchemy.orm import InstanceState
 
 from ..errors import ArgumentError, InvalidTransition, NotWaiting
-from ..events.event import Event, Recorder, called_on
+from ..events.event import Event, called_on
 from ..events.listeners import add_listener
 from ..events.notes import note, note_claimable
 from ..fence.claim import jobs_with_keys
@@ -59,13 +59,13 @@ Listener: TypeAlias = Callable[[Any, Transition], None]
 
 
 @dataclass(eq=False)
-class Listeners(Recorder):
+class Listeners:
     """The listeners of a workflow: each event of its verbs is told as transitions."""
 
     mapping: QueueMapping
     functions: list[Listener] = field(default_factory=list)
 
-    def noted(self, event: Event, number: str, writer: Writer | None) -> None:
+    def note(self, event: Event, writer: Writer | None) -> None:
         """Call the listeners with the session that makes the changes, before its commit."""
         if writer is None or event.name == "after_lost" or event.verb in _SAME_STATUS:
             return
@@ -167,7 +167,7 @@ class Workflow(Generic[T]):
             graph.steps.append(step)
             graph.checked = False
             if self._listeners.functions:
-                add_listener(step.declared_queue, self._listeners, None)
+                add_listener(step.declared_queue, self._listeners.note, None)
             return step
 
         return declare
@@ -201,7 +201,7 @@ class Workflow(Generic[T]):
         """
         if not self._listeners.functions:
             for queue in (self, *(step.declared_queue for step in self._graph.steps)):
-                add_listener(queue, self._listeners, None)
+                add_listener(queue, self._listeners.note, None)
         self._listeners.functions.append(listener)
         return listener
 

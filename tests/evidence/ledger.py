@@ -14,8 +14,10 @@ Times are UTC with microseconds, so their texts sort as they do.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,19 @@ from typing import Any
 # Inner: public listeners are not called for what was rolled back, nor told of statuses' meaning.
 from sa_jobqueue.dialects.clock import as_utc
 from sa_jobqueue.events import Event, EventJob
-from sa_jobqueue.events.event import Recorder
 from sa_jobqueue.events.listeners import add_listener, remove_listener
+from sa_jobqueue.events.notes import call_at_end_of
 from sa_jobqueue.model.mapping import QueueMapping, any_mapping_of
 from sa_jobqueue.model.transitions import FINISHED
+from sa_jobqueue.sessions.transaction_end import TransactionEnd
+from sa_jobqueue.sessions.writer import Writer
 
 
-class Ledger(Recorder):
+_numbers = itertools.count(1)
+_process = secrets.token_hex(6)
+
+
+class Ledger:
     """Record the events of classes and queues in a file, from ``listen()`` to the end."""
 
     def __init__(self, path: str | Path) -> None:
@@ -39,14 +47,14 @@ class Ledger(Recorder):
     def listen(self, *targets: Any) -> Ledger:
         """Record the events of mapped classes, or of JobQueues, from now on."""
         for target in targets:
-            add_listener(target, self, None)
+            add_listener(target, self.note, None)
             self._targets.append(target)
         return self
 
     def close(self) -> None:
         """Stop recording; what ends later has no end."""
         while self._targets:
-            remove_listener(self._targets.pop(), self, None)
+            remove_listener(self._targets.pop(), self.note, None)
         os.close(self._file)
         self._file = -1
 
@@ -56,9 +64,10 @@ class Ledger(Recorder):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def noted(self, event: Event, number: str, writer: object) -> None:
-        """Write the line of an event."""
+    def note(self, event: Event, writer: Writer | None) -> None:
+        """Write the line of an event, and at the end of its transaction that of its end."""
         mapping, promise = any_mapping_of(event.entity), event.promise
+        number = f"{_process}-{os.getpid()}-{next(_numbers)}"  # a forked process has our `_process`
         self._write(
             n=number,
             t=datetime.now(UTC),
@@ -73,9 +82,13 @@ class Ledger(Recorder):
             limits=(promise and promise.limits) or None,
         )
 
-    def ended(self, number: str, end: Any) -> None:
-        """Write the line of its transaction's end."""
-        self._write(of=number, end=end.value, t=datetime.now(UTC))
+        def note_end(end: TransactionEnd) -> None:
+            self._write(of=number, end=end.value, t=datetime.now(UTC))
+
+        if writer is None:
+            note_end(TransactionEnd.COMMITTED)
+        else:
+            call_at_end_of(writer, note_end, of_transaction=event.name == "after_lost")
 
     def _write(self, **line: Any) -> None:
         if self._file >= 0:  # one write to the file's end, as several processes may share it
