@@ -32,7 +32,6 @@ from sa_jobqueue.model.transitions import FINISHED
 from sa_jobqueue.sessions.transaction_end import TransactionEnd
 from sa_jobqueue.sessions.writer import Writer
 
-
 _numbers = itertools.count(1)
 _process = secrets.token_hex(6)
 
