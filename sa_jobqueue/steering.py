@@ -31,7 +31,6 @@ from sqlalchemy.orm import Session
 
 from .counts import Listed, ListedJob, list_jobs
 from .dialects import database_of
-from .dialects.clock import as_utc
 from .errors import ArgumentError, ClaimLost
 from .fence.claim import jobs_with_keys
 from .model.columns import FROM_TEXT
@@ -90,16 +89,9 @@ class Steering:
             options: dict[str, Any] = {"limit": BATCH, "after": last, "until": until}
             return list_jobs(session, self.queue, Listed.FAILED, complete=True, **options)
 
-        def retry(session: Session, jobs: list[Any]) -> list[Any]:
-            """Retry jobs, but for those that were changed after they were listed."""
-            dated = ((job, getattr(job, attributes["owner_date"])) for job in jobs)
-            older = [job for job, moment in dated if moment and as_utc(moment) <= until]
-            return self.queue.retry(session, older)
-
-        attributes = self.queue.mapping.attributes
         while jobs := self.run(page):
             last = jobs[-1]
-            yield from self.change([job.key for job in jobs], retry)
+            yield from self.change([job.key for job in jobs], self.queue.retry)
 
     def cancel_all(self) -> Iterator[Key]:
         """Cancel batch after batch, until no unclaimed job is left; yield the keys."""

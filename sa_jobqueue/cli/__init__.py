@@ -19,15 +19,10 @@ from __future__ import annotations
 import click
 
 from ..version import __version__
-from .change_jobs import cancel, prune, reap, release, reprioritize, request_stop, retry
+from . import change, see, serve
 from .command import Commands
-from .control import pause, resume, schedules, workers
 from .demo import demo
-from .examine import doctor, sql
-from .health import health
 from .load import load
-from .see import failed, status, top
-from .serve import metrics, web
 from .work import work
 
 __all__ = ["cli"]
@@ -36,9 +31,15 @@ cli = click.version_option(__version__, package_name="sa_jobqueue")(
     Commands(
         {
             "Work": [work],
-            "See": [status, top, failed, workers, health, web],
-            "Change": [retry, cancel, release, reprioritize, request_stop, pause, resume],
-            "More": [doctor, sql, prune, reap, schedules, load, metrics, demo],
+            "See": [see.status, see.top, see.failed, see.workers, see.health, serve.web],
+            "Change": [
+                *(change.retry, change.cancel, change.release, change.reprioritize),
+                *(change.request_stop, change.pause, change.resume),
+            ],
+            "More": [
+                *(see.doctor, see.sql, change.prune, change.reap, change.schedules),
+                *(load, serve.metrics, demo),
+            ],
         },
         name="sa-jobqueue",
         help="Turn a table of your SQLAlchemy application into a job queue.",

@@ -1,14 +1,18 @@
-"""``web`` and ``metrics``: what is served by HTTP until a signal comes."""
+"""What is served by HTTP until a signal comes: ``web``, ``metrics``, and probes of a worker."""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_urlsafe
+from typing import Any
 from urllib.parse import urlencode
 
 import click
@@ -127,3 +131,35 @@ def in_address(host: str) -> str:
     if host in ("0.0.0.0", "::"):  # where everybody listens who has no name for it
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
+
+
+#: Tells what is wrong; None: nothing is.
+Trouble = Callable[[], str | None]
+
+
+def answer_probes(port: int, *, live: Trouble, ready: Trouble) -> None:
+    """Answer ``/live`` and ``/ready`` with 200, or with 503 and what is wrong, in a thread.
+
+    Raises:
+        ClickException: nobody can listen on this port.
+    """
+    asked = {"/live": live, "/ready": ready}
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer."""
+            trouble = asked[self.path]() if self.path in asked else "ask for /live or /ready"
+            status = 404 if self.path not in asked else 503 if trouble else 200
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(f"{trouble or 'ok'}\n".encode())
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as its parent has it
+            """Log nothing: a probe comes every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer(("", port), Answers)
+    except OSError as error:
+        raise click.ClickException(f"--health-port: cannot listen on {port}: {error}") from error
+    threading.Thread(target=server.serve_forever, name="sa_jobqueue health", daemon=True).start()

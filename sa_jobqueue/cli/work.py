@@ -19,9 +19,9 @@ from ..worker import DEADLINE, GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from .command import database_options, flag, number, seconds, targets_argument, text
 from .database import Database, driver_errors, require_tables
-from .health import answer_probes
 from .logs import log_options, set_up_logging
 from .processes import OwnProcess, Supervisor
+from .serve import answer_probes
 from .targets import load_lanes, load_target
 
 log = logging.getLogger("sa_jobqueue.cli")

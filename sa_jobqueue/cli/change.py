@@ -1,4 +1,4 @@
-"""Changes of jobs: by their keys or by an option, and ``prune`` and ``reap``."""
+"""Changes: of jobs, by their keys or by an option, of queues and of schedules."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ import click
 from sqlalchemy.orm import Session
 
 from ..ages import duration_text
+from ..control import pause as pause_queue
 from ..control import request_stop as ask_to_stop
+from ..control import resume as resume_queue
+from ..control import workers as list_workers
 from ..counts import Listed, count_failed, list_jobs, overview
 from ..errors import ArgumentError
+from ..model.columns import first_line
 from ..model.keys import queue_name
+from ..owners.alive import OwnerState
 from ..queue import JobQueue
+from ..schedules import ScheduleInfo, Schedules
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, release_jobs
 from ..verbs.manage import PRUNE_LIMIT
 from ..verbs.reap import ReapedJob
@@ -33,7 +39,8 @@ from .command import (
     text,
     yes_option,
 )
-from .printing import jobs_text, print_json, printable
+from .printing import jobs_text, print_json, print_table, printable, time_text
+from .see import listed
 
 
 @dataclass(frozen=True)
@@ -230,3 +237,100 @@ def reap(at: Place, lease: timedelta | None, max_runtime: timedelta | None) -> N
         click.echo(f"{count:,} of {printable(owner or 'nobody')}: {reason}{failures}")
     ends = f"{len(jobs) - failed.total():,} can be claimed again, {failed.total():,} failed"
     click.echo(ends if jobs else "nothing to reap")
+
+
+# -- queues and schedules ------------------------------------------------------
+
+
+@command(yes_option)
+def pause(at: Place, yes: bool) -> None:
+    """Stop all workers from claiming jobs.
+
+    Handlers that run finish their jobs.
+    """
+    ask(f"pause {_names(at)}: {_live(at)} will claim no more of its jobs", yes=yes)
+    _change(at, pause_queue, "is paused", "was paused already")
+
+
+@command(yes_option)
+def resume(at: Place, yes: bool) -> None:
+    """Let workers claim jobs again."""
+    ask(f"resume {_names(at)}: {_live(at)} will claim its jobs again", yes=yes)
+    _change(at, resume_queue, "is resumed", "was not paused")
+
+
+def _names(at: Place) -> str:
+    return ", ".join(map(queue_name, at.queues.values()))
+
+
+def _live(at: Place) -> str:
+    """Count the workers of the queues that are alive, and those of which this is not known."""
+    names = set(map(queue_name, at.queues.values()))
+    states = [each.state for each in listed(at, list_workers) if names.intersection(each.queues)]
+    alive, unknown = states.count(OwnerState.ALIVE), states.count(OwnerState.UNKNOWN)
+    text = "1 live worker" if alive == 1 else f"{alive:,} live workers"
+    return f"{text} and {unknown:,} of unknown state" if unknown else text
+
+
+def _change(at: Place, verb: Callable[..., bool], changed: str, unchanged: str) -> None:
+    """Pause or resume each queue; print what this changed."""
+    for queue in at.queues.values():
+        told = changed if at.write(partial(verb, queue=queue)) else unchanged
+        click.echo(f"{queue_name(queue)} {told}")
+
+
+@command(
+    text("--pause", "Pause this schedule."),
+    text("--resume", "Resume this schedule."),
+    text("--run", "Insert a job of this schedule now. Its ticks stay."),
+    yes_option,
+    json_option,
+)
+def schedules(
+    at: Place, pause: str | None, resume: str | None, run: str | None, yes: bool, as_json: bool
+) -> None:
+    """List schedules, or change one.
+
+    They are those of the application that the queues belong to.
+    """
+    first, *_ = at.queues.values()
+    known = Schedules.beside(first)
+    if known is None:
+        raise click.ClickException(
+            f"the metadata of {first.mapping} has no schedules: make Schedules(metadata) with the "
+            "metadata of its table"
+        )
+    for name, change, verb, effect, unchanged in (
+        (pause, known.pause, "pause", "no jobs", "was paused already"),
+        (resume, known.resume, "resume", "jobs again", "was not paused"),
+    ):
+        if name is None:
+            continue
+        ask(f"{verb} the schedule {name}: it will insert {effect}", yes=yes)
+        if not at.write(partial(change, name=name)):  # what is printed below may be JSON
+            click.echo(f"the schedule {name} {unchanged}: nothing has changed", err=True)
+    if run is not None:
+        queues = {queue_name(queue): queue for queue in at.queues.values()}
+        named = {info.name: info.queue for info in at.read(known.all)}
+        queue = queues.get(named.get(run, ""), first)
+        ask(f"insert a job of the schedule {run} into {queue_name(queue)}", yes=yes)
+        at.write(lambda session: known.run_now(session, run, queue))
+    infos = at.read(known.all)
+    if as_json:
+        print_json([vars(info) for info in infos])
+        return
+    rows = (
+        (it.name, it.queue, f"{it.cron} {it.timezone}", it.next_tick, it.last_tick, _state(it))
+        for it in infos
+    )
+    print_table("schedule", "queue", "times", "next (UTC)", "last (UTC)", "state", rows=rows)
+
+
+def _state(info: ScheduleInfo) -> str:
+    words = ["paused" if info.paused else "runs"]
+    if info.skipped_from is not None:
+        gap = f"{time_text(info.skipped_from)} until {time_text(info.skipped_to)}"
+        words.append(f"missed {gap} UTC")
+    if info.last_error is not None:
+        words.append(f"failed: {first_line(info.last_error)}")
+    return ", ".join(words)
