@@ -3,8 +3,8 @@
 The processes read from shared memory what they are to do. That needs no lock, so a process that is
 killed blocks no other.
 
-The proof reads the jobs, which stay in their table, and the log that consumers wrote to the database
-in the transactions that finished them.
+The proof reads the jobs, which stay in their table, and the log that consumers wrote in the
+transactions that finished them.
 """
 
 from __future__ import annotations
