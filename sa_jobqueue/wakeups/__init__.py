@@ -44,12 +44,9 @@ AFTER_CLAIM = timedelta(milliseconds=100)
 class Wakeups:
     """What wakes a worker, inside of the block of its ``with``.
 
-    It is a chore of the worker, too: to ring at the end of a pause, also where no watcher is.
-
     Args:
         specs: what its queues claim.
-        wake: has the worker claim now; any thread may call it.
-        notice: has the worker look when its chores are due; any thread may call it.
+        wake: has the worker claim at a time, by time.monotonic(); any thread may call it.
         poll: the longest pause between two looks.
         shared: other connections see the database: it is not in memory.
     """
@@ -59,8 +56,7 @@ class Wakeups:
         engine: Engine,
         database: Database,
         specs: Sequence[ClaimSpec],
-        wake: Callable[[], None],
-        notice: Callable[[], None],
+        wake: Callable[[float], None],
         *,
         runtime: Runtime,
         poll: timedelta,
@@ -69,8 +65,7 @@ class Wakeups:
         self._engine, self._database, self._specs = engine, database, specs
         self._shared = shared
         self._runtime = runtime
-        self._notice = notice
-        self._alarm = Alarm(wake, self._note_postponed)
+        self._alarm = Alarm(wake)
         self._in_process = woken_by_verbs([spec.mapping for spec in specs], self._hear)
         look = Look(specs, database, engine.get_execution_options())
         self._watcher = Watcher(self._alarm, look, poll=poll)
@@ -86,28 +81,14 @@ class Wakeups:
             self._in_process.__exit__(None, None, None)
 
     @property
-    def connected(self) -> bool:
-        """Whether the watcher is at work."""
-        return self._watcher.healthy
-
-    @property
     def healthy(self) -> bool:
         """Whether a new job wakes the worker, so that it need not claim often by itself."""
-        return self.connected and (self._source.tells or self._source.often)
+        return self._watcher.healthy and (self._source.tells or self._source.often)
 
     @property
     def looks(self) -> bool:
         """Whether the watcher looks for due jobs again and again, since nothing tells of them."""
         return self._source.often and not self._source.tells
-
-    @property
-    def due_at(self) -> float:
-        """When a ring comes that was postponed, by time.monotonic()."""
-        return self._alarm.pending_at
-
-    def run(self) -> None:
-        """Ring, if that was postponed until now."""
-        self._alarm.ring_postponed()
 
     def claimed(self, *, found: bool) -> None:
         """Note a claim of the worker, and whether it found jobs."""
@@ -125,11 +106,6 @@ class Wakeups:
         self._alarm.ring()
         if self._watcher.started:
             self._watcher.look_soon(AFTER_CLAIM.total_seconds())
-
-    def _note_postponed(self) -> None:
-        """Have the watcher ring at the end of the pause, or the worker: it may be in a chore."""
-        self._watcher.notice()
-        self._notice()
 
     def _new_source(self) -> Looking:
         if self._database.tells_changes:

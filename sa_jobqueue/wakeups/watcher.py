@@ -4,8 +4,7 @@ An AsyncWorker has it too: its event loop does not wait for the watcher's reads,
 
 The first ring is never delayed, and one for nothing brings a pause. Where many idle workers wait
 for one queue, each job wakes all of them, and one gets it. The others then let some time pass
-before they react again; each takes another time. A ring during this time is postponed, and never
-dropped: whoever is there rings at its end, the watcher or the worker itself.
+before they react again; each takes another time. A ring during this time takes effect at its end.
 """
 
 from __future__ import annotations
@@ -129,7 +128,6 @@ class Watcher:
             if self._source.wait(self._until_next(), self._pause):
                 self._look_at = 0.0
             now = time.monotonic()
-            self._alarm.ring_postponed()
             if self._due_at <= now:
                 self._due_at, self._look_at = math.inf, now + AGAIN
                 self._alarm.ring()
@@ -137,9 +135,7 @@ class Watcher:
                 self._look_now()
 
     def _until_next(self) -> float:
-        at = min(
-            self._alarm.pending_at, self._due_at, self._look_at if self._alarm.idle else math.inf
-        )
+        at = min(self._due_at, self._look_at if self._alarm.idle else math.inf)
         return min(max(0.0, at - time.monotonic()), LONGEST_PAUSE.total_seconds())
 
     def _look_now(self) -> None:
@@ -181,19 +177,16 @@ class Alarm:
     """Wakes a worker; any thread may ring.
 
     Args:
-        wake: has the worker claim now.
-        postponed: called when a ring was postponed; `pending_at` tells until when.
+        wake: has the worker claim at a time, by time.monotonic().
 
     Attributes:
         idle: the last claim found nothing.
         last_job: when a claim last found a job, by time.monotonic().
         for_nothing: how many rings in a row found nothing.
-        pending_at: when the ring comes that was postponed; infinity: none was.
     """
 
-    def __init__(self, wake: Callable[[], None], postponed: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[float], None]) -> None:
         self._wake = wake
-        self._postponed = postponed
         self._lock = threading.Lock()
         self._rang_at = -math.inf
         self._rang = False
@@ -201,35 +194,17 @@ class Alarm:
         self.idle = False
         self.last_job = time.monotonic()
         self.for_nothing = 0
-        self.pending_at = math.inf
 
     def ring(self) -> None:
-        """Wake the worker now; during its pause, postpone that to the end of the pause."""
+        """Wake the worker now, or at the end of its pause."""
         with self._lock:
-            now, known = time.monotonic(), self.pending_at
+            now, rang = time.monotonic(), self._rang
+            if now - self._rang_at > FORGOTTEN.total_seconds():
+                self.for_nothing = 0
+            self._rang_at, self._rang = now, True
             in_pause = now < self._quiet_until
-            if in_pause:
-                self.pending_at = self._quiet_until
-            else:
-                self._note_ring(now)
-        if not in_pause:
-            self._wake()
-        elif self.pending_at != known:
-            self._postponed()
-
-    def ring_postponed(self) -> None:
-        """Wake the worker, if a ring was postponed, and its time has come."""
-        with self._lock:
-            now = time.monotonic()
-            if now < self.pending_at:
-                return
-            self._note_ring(now)
-        self._wake()
-
-    def _note_ring(self, now: float) -> None:
-        if now - self._rang_at > FORGOTTEN.total_seconds():
-            self.for_nothing = 0
-        self._rang_at, self._rang, self.pending_at = now, True, math.inf
+        if not (in_pause and rang):  # else it is told already
+            self._wake(self._quiet_until if in_pause else 0.0)
 
     def claimed(self, *, found: bool) -> None:
         """Note a claim, and whether it found jobs."""

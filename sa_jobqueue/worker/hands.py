@@ -63,7 +63,7 @@ class Loop(Generic[T]):
         handled: jobs that are to be finished.
         unwanted: claimed jobs of paused lanes, which are to be released.
         claim_at: when the next claim is due, by time.monotonic().
-        woken: a wake-up came after the last claim began, so another claim is due.
+        woken_for: for when a wake-up that came after the last claim began makes another claim due.
         oldest: since when a handled job waits to be finished.
     """
 
@@ -75,7 +75,7 @@ class Loop(Generic[T]):
     handled: list[InHand[T]] = field(default_factory=list)
     unwanted: list[InHand[T]] = field(default_factory=list)
     claim_at: float = 0.0
-    woken: bool = False
+    woken_for: float = inf
     in_turn: bool = False
     oldest: float = inf
     _empty: int = 0  # claims in a row that found nothing
@@ -87,13 +87,13 @@ class Loop(Generic[T]):
         unwanted, self.unwanted = self.unwanted, []
         return Batch(handled, (*unwanted, *unhandled), wanted)
 
-    def wake(self) -> None:
-        """Make a claim due now, unless there is an interval; it needs no lock."""
+    def wake(self, at: float = 0.0) -> None:
+        """Make a claim due now, or at a time, unless there is an interval; it needs no lock."""
         for lane in self.turns.lanes:
             lane.mapping.head.notices += 1
         if not self.interval:
-            self.woken = True
-            self.claim_at = 0.0
+            self.woken_for = min(self.woken_for, at)
+            self.claim_at = min(self.claim_at, at)
 
     def note_claim(self, result: TurnResult[T], *, claimed: bool, at_once: bool) -> None:
         """Decide when the next claim is due, after a turn.
@@ -111,9 +111,7 @@ class Loop(Generic[T]):
         if self._empty and not at_once:
             until = inf if found else self.turns.held_until
             pause = max(pause, min(self._pause(), until - now))
-        self.claim_at = now + pause if pause else 0.0
-        if self.woken:
-            self.claim_at = 0.0
+        self.claim_at = min(now + pause if pause else 0.0, self.woken_for)
 
     def _pause(self) -> float:
         longest = self.poll.total_seconds()
@@ -236,7 +234,7 @@ class Hands(Generic[T]):
                 continue
             claims = now >= loop.claim_at or (bool(loop.handled) and not loop.interval)
             if claims:
-                loop.woken = False
+                loop.woken_for = inf
             turn = loop, loop.take(self._free if claims else 0)
             self._own_turn = None if in_slot else turn
             return turn

@@ -244,9 +244,13 @@ class Worker(Generic[T]):
 
     def wake(self) -> None:
         """Let an idle worker claim now, unless it has an `interval`; safe from another thread."""
+        self._wake_at(0.0)
+
+    def _wake_at(self, at: float) -> None:
+        """Let an idle worker claim at a time, by time.monotonic()."""
         if self._loop is not None:
-            self._loop.wake()
-            self._notify(Hands.call_slot)
+            self._loop.wake(at)
+            self._notify(Hands.notice if at else Hands.call_slot)
 
     def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
         """Wake the supervisor, or a slot."""
@@ -350,7 +354,7 @@ class Worker(Generic[T]):
                 heartbeat.begin(stack)
             own: list[Chore] = [reaper]
             if wakeups is not None:
-                own.append(stack.enter_context(wakeups))
+                stack.enter_context(wakeups)
             if (kept := self._transactions.kept) is not None:
                 stack.callback(kept.run)
                 own.append(kept)
@@ -380,8 +384,7 @@ class Worker(Generic[T]):
             self._engine,
             database_of_engine(self._engine),
             [lane.queue.plan.spec for lane in self.lanes],
-            self.wake,
-            self._notify,
+            self._wake_at,
             runtime=self._runtime,
             poll=self.poll,
             shared=not alone,
