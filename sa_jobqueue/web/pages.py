@@ -16,6 +16,7 @@ from ..counts import Listed, ListedJob, QueueStats, list_jobs, why_incomplete
 from ..counts.count import has_table, queues_there
 from ..counts.jobs import sorted_by
 from ..dialects.clock import as_utc
+from ..doctor import Report, examine
 from ..errors import ArgumentError
 from ..events import JobRecord, job_records
 from ..model.keys import CONTROL, HISTORY, beside
@@ -227,7 +228,10 @@ def show_workers(visit: Visit) -> Response:
 
 def show_doctor(visit: Visit) -> Response:
     """Show what the doctor finds; it claims nothing and locks nothing."""
-    site, again = visit.site, "again" in visit.asked
+    site, reports = visit.site, dict[str, Report]()
     with reading(site.engine) as session:
         there = queues_there(session.connection(), site.queues)
-    return visit.page("doctor", reports={name: site.report(name, again=again) for name in there})
+    for name, queue in there.items():
+        with reading(site.engine) as session:
+            reports[name] = examine(session, queue)
+    return visit.page("doctor", reports=reports)

@@ -18,7 +18,6 @@ from sqlalchemy import Engine
 
 from ..counts import QueueStats, overview
 from ..counts.count import queues_there
-from ..doctor import Report, examine
 from ..errors import ArgumentError
 from ..model.keys import beside, queue_name, queues_by_name
 from ..queue import JobQueue, job_queue_of
@@ -72,23 +71,6 @@ class Samples:
             return [sample for sample in self._kept.get(name, ()) if sample.taken > since]
 
 
-#: How long a report of the doctor is kept, and how soon somebody may have another one.
-OLDEST, SOONEST = timedelta(seconds=60), timedelta(seconds=5)
-
-
-@dataclass(frozen=True)
-class KeptReport:
-    """A report of the doctor, and its time by time.monotonic()."""
-
-    report: Report
-    made: float
-
-    @property
-    def age(self) -> timedelta:
-        """How old the report is."""
-        return timedelta(seconds=time.monotonic() - self.made)
-
-
 @dataclass(eq=False)
 class Site:
     """An engine, the queues that may be seen, and what was sampled of them."""
@@ -96,8 +78,6 @@ class Site:
     engine: Engine
     queues: Mapping[str, JobQueue[Any]]
     samples: Samples = field(default_factory=Samples)
-    _reports: dict[str, KeptReport] = field(default_factory=dict)
-    _examining: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, engine: Engine, queues: Mapping[str, Any] | Iterable[Any]) -> Site:
@@ -134,16 +114,6 @@ class Site:
             seen = dict(zip(there, overview(session, there.values()), strict=True))
         self.samples.add(seen)
         return seen
-
-    def report(self, name: str, *, again: bool = False) -> KeptReport:
-        """Have the doctor examine a queue; for a minute, or, again, for 5 s, a report is kept."""
-        with self._examining:  # who comes meanwhile gets the same report
-            kept = self._reports.get(name)
-            if kept is None or kept.age > (SOONEST if again else OLDEST):
-                with reading(self.engine) as session:
-                    report = examine(session, self.queues[name])
-                kept = self._reports[name] = KeptReport(report, time.monotonic())
-            return kept
 
     def beside(self, what: str) -> list[Any]:
         """List the tables of a kind that are beside the queues, each once."""
