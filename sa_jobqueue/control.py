@@ -288,18 +288,14 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
         # On a database with one writer, wait for the write lock before the read: a transactional
         # handler holds the lock until its job is done.
         writer.lock_writes(mapping.table)
-        asked: Any = None
-        # A write may wait for another request for this job, and the job may end meanwhile.
-        while (claimed := writer.core(claimed_now).first()) != asked:
-            asked = claimed
-            if asked is None:
-                writer.core(stops.delete().where(*known))
-                continue
-            values = {"owner": asked[0], "owner_date": asked[1], "since": utc_now()}
-            if not writer.core(stops.update().where(*known).values(values)).rowcount:
-                # Another session may have written this request meanwhile.
-                writer.core(writer.database.insert_new(stops).values({**key, **values}))
-    return asked is not None
+        claimed: Any = writer.core(claimed_now).first()
+        if claimed is None:
+            return False
+        values = {"owner": claimed.owner, "owner_date": claimed.owner_date, "since": utc_now()}
+        if not writer.core(stops.update().where(*known).values(values)).rowcount:
+            # Another session may have written this request meanwhile.
+            writer.core(writer.database.insert_new(stops).values({**key, **values}))
+    return True
 
 
 @dataclass(frozen=True)

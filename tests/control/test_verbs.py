@@ -212,27 +212,6 @@ def test_a_request_that_waited_for_the_end_of_its_job_says_that_nobody_has_it(
     assert other.scalar(select(func.count()).select_from(TABLES.stops)) == 0
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")  # SQLite has one writer at a time
-def test_a_request_that_waited_for_another_says_whether_anybody_still_has_the_job(
-    engine: Engine, session: Session, new_session: Callable[[], Session]
-) -> None:
-    first, second = claimed_letters(session, 2)
-    before, other = new_session(), new_session()
-    request_stop(before, first)
-    request_stop(before, second)
-
-    def end_one() -> None:
-        complete(session, first)
-        renew(session, second)
-        session.commit()
-        before.commit()
-
-    assert not asked_while(engine, other, fence_of(first), end_one)
-    assert request_stop(other, second)
-    other.commit()
-    assert state_of(session).asks_to_stop(fence_of(second))
-
-
 def asked_while(engine: Engine, session: Session, fence: Fence, act: Callable[[], None]) -> bool:
     """Ask for a job, and act while the request waits for a lock; return its answer."""
     with (
