@@ -20,16 +20,9 @@ leases and reaping. To complete a step is one fenced UPDATE: it gives the job th
 the next step claims it.
 
 A job has one status at a time: there are no parallel branches that join again.
-
-======================  =====================================================
-``workflow``            Workflow: declares steps, sends signals, tells of transitions
-``graph``               which statuses there are, which change is allowed, and the diagram;
-                        Step: a handler with its statuses; StepQueue: its verbs
-======================  =====================================================
 """
 
 from ..errors import InvalidTransition, NotWaiting
-from .graph import Arrow, Step
-from .workflow import Transition, Workflow
+from .workflow import Arrow, Step, Transition, Workflow
 
 __all__ = ["Arrow", "InvalidTransition", "NotWaiting", "Step", "Transition", "Workflow"]

@@ -1,12 +1,17 @@
-"""The Workflow: its steps are declared on it, and signals are sent to it."""
+"""The Workflow: which statuses there are, and where a job may go from each; its steps and signals.
+
+It grows while the user's module is imported, and is checked when it is first used: a step is
+often declared before the next one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, inspect, select
 from sqlalchemy.orm import InstanceState
@@ -15,19 +20,26 @@ from ..errors import ArgumentError, InvalidTransition, NotWaiting
 from ..events.event import Event, called_on
 from ..events.listeners import add_listener
 from ..events.notes import note, note_claimable
-from ..fence.claim import jobs_with_keys
-from ..fence.token import Fence
+from ..fence.claim import jobs_by_token, jobs_with_keys
+from ..fence.token import Change, Fence
+from ..fence.write import write
 from ..model.keys import key_batches, key_is_in, key_values
-from ..model.mapping import QueueMapping, mapping_of
-from ..model.status import CANCELLED, DONE
-from ..model.transitions import ended, reset, retried
+from ..model.mapping import QueueMapping, mapping_of, word_of
+from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
+from ..model.transitions import FINISHED, ended, moved_on, reset, retried
+from ..queue import Handler, JobQueue
 from ..sessions.show import loaded, show_expired
-from ..sessions.writer import AnySession, Writer, writing
-from ..verbs.manage import CHANGE_KEYS, change, change_event, update_statement
+from ..sessions.writer import AnyConnection, AnySession, Writer, writing
+from ..verbs import finish
+from ..verbs.finish import OwnValues, with_own_values
+from ..verbs.manage import CHANGE_KEYS, PRUNE_LIMIT, change, change_event, update_statement
 from ..verbs.reap import Reaped
-from .graph import Arrow, Graph, Step, StepQueue
+from ..worker import Lane
 
 T = TypeVar("T")
+
+#: Words of Mermaid's own language.
+_RESERVED = frozenset({"end", "state", "note", "direction", "class", "classdef", "style", "click"})
 
 #: Verbs that leave the status of their jobs as it is.
 _SAME_STATUS = frozenset({"renew", "reprioritize", "prune"})
@@ -58,32 +70,12 @@ class Transition:
 Listener: TypeAlias = Callable[[Any, Transition], None]
 
 
-@dataclass(eq=False)
-class Listeners:
-    """The listeners of a workflow: each event of its verbs is told as transitions."""
+class Arrow(NamedTuple):
+    """A change of status that a workflow knows, and the verb that makes it."""
 
-    mapping: QueueMapping
-    functions: list[Listener] = field(default_factory=list)
-
-    def note(self, event: Event, writer: Writer | None) -> None:
-        """Call the listeners with the session that makes the changes, before its commit."""
-        if writer is None or event.name == "after_lost" or event.verb in _SAME_STATUS:
-            return
-        jobs = [(job, job.before) for job in event.jobs if job.before is not None]
-        here = key_is_in(self.mapping, CHANGE_KEYS, writer.database)
-        read = select(*self.mapping.keys, self.mapping.column("status")).where(here)
-        now: dict[Any, Any] = {  # the statuses of rows that we have just written
-            tuple(row[:-1]): row[-1]
-            for batch in key_batches([job.key for job, _ in jobs if job.status is None])
-            for row in writer.core(read, {CHANGE_KEYS: key_values(batch)})
-        }
-        with called_on(None):  # what a listener calls is not of the step's queue
-            for job, before in jobs:
-                # Of the jobs that have ended, only done ones are deleted.
-                after = job.status or now.get(job.key, self.mapping.word(DONE))
-                told = Transition(event.entity, job.key, before, after, event.verb, job.owner)
-                for listener in self.functions:
-                    listener(writer.of_session or writer.connection, told)
+    before: str
+    after: str
+    verb: str
 
 
 L = TypeVar("L", bound=Listener)
@@ -114,18 +106,23 @@ class Workflow(Generic[T]):
         *,
         final: Iterable[str] = (),
     ) -> None:
+        if statuses is not None and not (isinstance(statuses, type) and issubclass(statuses, str)):
+            raise ArgumentError(f"statuses= takes a str enum, as in class S(StrEnum): {statuses!r}")
         self.entity = entity
-        self._graph = Graph(mapping_of(entity), statuses, ())
-        self._graph.further_final = self._graph.words(final)
-        self._listeners = Listeners(self.mapping)
-
-    @property
-    def mapping(self) -> QueueMapping:
-        """Where the queue's columns are in the entity."""
-        return self._graph.mapping
+        #: Where the queue's columns are in the entity.
+        self.mapping = mapping_of(entity)
+        self._statuses = statuses
+        self._steps: list[Step[T]] = []
+        # For each status in which jobs wait for a signal, where signals may move them.
+        self._waiting: dict[str, tuple[str, ...]] = {}
+        self._checked = False
+        self._listeners: list[Listener] = []
+        ends = dict.fromkeys((*map(self.mapping.word, FINISHED), *self._words(final)))
+        #: The statuses that jobs end in.
+        self.final: tuple[str, ...] = tuple(ends)
 
     def __repr__(self) -> str:
-        return f"<Workflow of {self.mapping}: {', '.join(step.name for step in self._graph.steps)}>"
+        return f"<Workflow of {self.mapping}: {', '.join(step.name for step in self._steps)}>"
 
     def __iter__(self) -> Iterator[Step[T]]:
         return iter(self.steps)
@@ -160,14 +157,13 @@ class Workflow(Generic[T]):
         """
 
         def declare(handler: Callable[[T], Any]) -> Step[T]:
-            graph = self._graph
-            targets = graph.words([then, *graph.words(branches)])
-            statuses = {"ready": graph.word(ready), "during": graph.word(during)}
-            step = Step(graph, StepQueue[T](graph, targets, *where, **statuses, **queue), handler)
-            graph.steps.append(step)
-            graph.checked = False
-            if self._listeners.functions:
-                add_listener(step.declared_queue, self._listeners.note, None)
+            targets = self._words([then, *self._words(branches)])
+            statuses = {"ready": self._word(ready), "during": self._word(during)}
+            step = Step(self, StepQueue[T](self, targets, *where, **statuses, **queue), handler)
+            self._steps.append(step)
+            self._checked = False
+            if self._listeners:
+                add_listener(step.declared_queue, self._tell, None)
             return step
 
         return declare
@@ -182,14 +178,14 @@ class Workflow(Generic[T]):
         Raises:
             ArgumentError: a word that cannot be a status, or a second declaration of one status.
         """
-        word, known = self._graph.word(status), self._graph.waiting
+        word, known = self._word(status), self._waiting
         if word in known:
             raise ArgumentError(
                 f"waiting({word!r}) was declared before, with signals={known[word]!r}: "
                 "name all signals of a status in one declaration"
             )
-        known[word] = self._graph.words(signals)
-        self._graph.checked = False
+        known[word] = self._words(signals)
+        self._checked = False
 
     def on_transition(self, listener: L) -> L:
         """Have a function called with the session and each Transition, before the commit.
@@ -199,11 +195,31 @@ class Workflow(Generic[T]):
         function is called again. It is not called for inserts, nor for verbs that know no
         workflow, such as :func:`sa_jobqueue.cancel`.
         """
-        if not self._listeners.functions:
-            for queue in (self, *(step.declared_queue for step in self._graph.steps)):
-                add_listener(queue, self._listeners.note, None)
-        self._listeners.functions.append(listener)
+        if not self._listeners:
+            for queue in (self, *(step.declared_queue for step in self._steps)):
+                add_listener(queue, self._tell, None)
+        self._listeners.append(listener)
         return listener
+
+    def _tell(self, event: Event, writer: Writer | None) -> None:
+        """Call the listeners with the session that makes the changes, before its commit."""
+        if writer is None or event.name == "after_lost" or event.verb in _SAME_STATUS:
+            return
+        jobs = [(job, job.before) for job in event.jobs if job.before is not None]
+        here = key_is_in(self.mapping, CHANGE_KEYS, writer.database)
+        read = select(*self.mapping.keys, self.mapping.column("status")).where(here)
+        now: dict[Any, Any] = {  # the statuses of rows that we have just written
+            tuple(row[:-1]): row[-1]
+            for batch in key_batches([job.key for job, _ in jobs if job.status is None])
+            for row in writer.core(read, {CHANGE_KEYS: key_values(batch)})
+        }
+        with called_on(None):  # what a listener calls is not of the step's queue
+            for job, before in jobs:
+                # Of the jobs that have ended, only done ones are deleted.
+                after = job.status or now.get(job.key, self.mapping.word(DONE))
+                told = Transition(event.entity, job.key, before, after, event.verb, job.owner)
+                for listener in self._listeners:
+                    listener(writer.of_session or writer.connection, told)
 
     # -- its steps and statuses -----------------------------------------
 
@@ -214,24 +230,60 @@ class Workflow(Generic[T]):
         Raises:
             ArgumentError: jobs would get stuck; the message tells where.
         """
-        self._graph.check()
-        return tuple(self._graph.steps)
+        self._check()
+        return tuple(self._steps)
 
     @property
     def arrows(self) -> frozenset[Arrow]:
         """Every change of status that the workflow allows, with its verb."""
-        self._graph.check()
-        return frozenset(self._graph.arrows)
-
-    @property
-    def final(self) -> tuple[str, ...]:
-        """The statuses that jobs end in."""
-        return self._graph.final
+        return frozenset(self._arrows())
 
     def diagram(self) -> str:
-        """Draw the workflow in Mermaid's language."""
-        self._graph.check()
-        return "\n".join(self._graph.draw())
+        """Draw the workflow in Mermaid's language.
+
+        It leaves out what is the same in every step: a failed, released or reaped job has the
+        step's `ready` status again, or is failed; jobs can be cancelled and retried.
+        """
+        return "\n".join(self._drawn())
+
+    def _arrows(self) -> Iterator[Arrow]:
+        self._check()
+        failed, cancelled = self.mapping.word(FAILED), self.mapping.word(CANCELLED)
+        for step in self._steps:
+            yield Arrow(step.ready, step.during, "claim")
+            for target in step.targets:
+                yield Arrow(step.during, target, "complete")
+            yield Arrow(step.during, step.ready, "release")
+            yield Arrow(step.during, step.ready, "reap")
+            yield Arrow(step.during, cancelled, "cancel_claimed")
+            yield Arrow(step.during, failed, "fail")
+            if self.mapping.has("attempts"):
+                yield Arrow(step.during, step.ready, "fail")
+                yield Arrow(step.during, failed, "reap")
+        for waiting, signals in self._waiting.items():
+            for target in signals:
+                yield Arrow(waiting, target, "signal")
+        for word in self._waits:
+            yield Arrow(word, cancelled, "cancel")
+        for final in self.final:
+            for ready in self._ready:
+                yield Arrow(final, ready, "retry")
+
+    def _drawn(self) -> Iterator[str]:
+        yield "stateDiagram-v2"
+        drawn = [arrow for arrow in self._arrows() if arrow.verb in ("claim", "complete", "signal")]
+        words = dict.fromkeys(word for arrow in drawn for word in (arrow.before, arrow.after))
+        for word in words:
+            if _name(word) != word:
+                yield f'    state "{word}" as {_name(word)}'
+        yield f"    [*] --> {_name(self._initial)}"
+        steps = {step.ready: step.name for step in self._steps}
+        for before, after, verb in drawn:
+            label = {"claim": f" : {steps.get(before)}", "signal": " : signal"}.get(verb, "")
+            yield f"    {_name(before)} --> {_name(after)}{label}"
+        for word in words:
+            if word in self.final:
+                yield f"    {_name(word)} --> [*]"
 
     # -- jobs that nobody has claimed -----------------------------------
 
@@ -250,10 +302,10 @@ class Workflow(Generic[T]):
             NotWaiting: the job is in no status that this signal leaves; the error's
                 ``status`` is the one that it has. Nothing was changed.
         """
-        graph, mapping, after = self._graph, self.mapping, self._graph.plain(status)
-        graph.check()
-        sources, identity = graph.sources_of(after), _identity_of(mapping, job)
-        final, named = after in graph.final, {CHANGE_KEYS: key_values([identity])}
+        self._check()
+        mapping, after = self.mapping, self._plain(status)
+        sources, identity = self._sources_of(after), _identity_of(mapping, job)
+        final, named = after in self.final, {CHANGE_KEYS: key_values([identity])}
         values = ended(after) if final else reset(after)
         with writing(session, mapping) as writer:
             for before in sources:
@@ -276,7 +328,7 @@ class Workflow(Generic[T]):
 
         Jobs that wait for a signal, too; :func:`sa_jobqueue.cancel` leaves them alone.
         """
-        waits = self._graph.waits
+        waits = self._waits
         return change(session, jobs, ended(CANCELLED), leaving=lambda _: waits, verb="cancel")
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
@@ -288,12 +340,11 @@ class Workflow(Generic[T]):
         Raises:
             InvalidTransition: no step claims jobs of this status.
         """
-        graph = self._graph
-        graph.check()
-        after = graph.initial if status is None else graph.plain(status)
-        if after not in graph.ready:
-            raise InvalidTransition(" or ".join(graph.final), after, graph.ready)
-        return change(session, jobs, retried(after), leaving=lambda _: graph.final, verb="retry")
+        self._check()
+        after = self._initial if status is None else self._plain(status)
+        if after not in self._ready:
+            raise InvalidTransition(" or ".join(self.final), after, self._ready)
+        return change(session, jobs, retried(after), leaving=lambda _: self.final, verb="retry")
 
     def reap(
         self,
@@ -315,6 +366,125 @@ class Workflow(Generic[T]):
         jobs = tuple(job for part in parts for job in part.jobs)
         return Reaped(jobs, more=any(part.more for part in parts))
 
+    # -- which changes are allowed --------------------------------------
+
+    def _word(self, status: str) -> str:
+        """Return the table's word for a status.
+
+        Raises:
+            ArgumentError: it cannot be a status, or is no member of the workflow's enum.
+        """
+        word = word_of(self.mapping, status)
+        known = [*(self._statuses or ()), *map(self.mapping.word, JobStatus)]
+        if self._statuses is not None and word not in known:
+            raise ArgumentError(f"{word!r} is no member of {self._statuses.__name__}")
+        return word
+
+    def _plain(self, status: str) -> str:
+        """Return the word of a status, whether it is of this workflow or not."""
+        if isinstance(status, JobStatus):
+            return self.mapping.word(status)
+        return str(status.value) if isinstance(status, Enum) else status
+
+    def _words(self, statuses: Iterable[str]) -> tuple[str, ...]:
+        """Return the words of several statuses, or of one status, without repetition."""
+        several = (statuses,) if isinstance(statuses, str) else statuses
+        return tuple(dict.fromkeys(map(self._word, several)))
+
+    def _sources_of(self, signal: str) -> tuple[str, ...]:
+        """Return the statuses from which a signal moves jobs to `signal`.
+
+        Raises:
+            InvalidTransition: there is none; the error names the signals that there are.
+        """
+        sources = tuple(word for word, signals in self._waiting.items() if signal in signals)
+        if not sources:
+            known = dict.fromkeys(word for signals in self._waiting.values() for word in signals)
+            waiting = " or ".join(self._waiting) or "waiting for a signal"
+            raise InvalidTransition(waiting, signal, tuple(known))
+        return sources
+
+    @property
+    def _initial(self) -> str:
+        """The status of a new row."""
+        return self.mapping.word(UNCLAIMED)
+
+    @property
+    def _ready(self) -> tuple[str, ...]:
+        """The statuses that steps claim from."""
+        return tuple(step.ready for step in self._steps)
+
+    @property
+    def _waits(self) -> tuple[str, ...]:
+        """The statuses in which jobs wait for a claim or for a signal."""
+        return (*self._ready, *self._waiting)
+
+    def _check(self) -> None:
+        """Refuse a graph in which jobs would get stuck.
+
+        Raises:
+            ArgumentError: it tells what is wrong, and what to write instead.
+        """
+        if self._checked:
+            return
+        if not self._steps:
+            raise ArgumentError(
+                f"the workflow over {self.mapping} has no step: declare one with @workflow.step()"
+            )
+        self._check_each_once()
+        self._check_targets()
+        self._check_indexes()
+        self._checked = True
+
+    def _check_each_once(self) -> None:
+        roles = [(step.ready, f"ready for {step.name}") for step in self._steps]
+        roles += [(step.during, f"claimed by {step.name}") for step in self._steps]
+        roles += [(word, "waiting for a signal") for word in self._waiting]
+        roles += [(word, "that have ended") for word in self.final]
+        seen: dict[str, str] = {}
+        for word, role in roles:
+            if word in seen:
+                raise ArgumentError(
+                    f"{word!r} cannot be the status both of jobs {seen[word]} and of jobs {role}: "
+                    "give each a status of its own"
+                )
+            seen[word] = role
+
+    def _check_targets(self) -> None:
+        ways = [(step.name, step.targets) for step in self._steps]
+        ways += [(f"a signal in {word!r}", signals) for word, signals in self._waiting.items()]
+        for way, targets in ways:
+            for target in targets:
+                if target not in (*self._waits, *self.final):
+                    raise ArgumentError(
+                        f"{way} leads to {target!r}, where a job would stay for ever: no step "
+                        f"claims it. Declare a step, or workflow.waiting({target!r}, signals=..), "
+                        f"or, if jobs end there, Workflow(.., final=[{target!r}])"
+                    )
+        if self._initial not in self._waits:
+            raise ArgumentError(
+                f"new rows of {self.mapping} are {self._initial!r}, and no step claims them. Name "
+                f"their status: __queue_args__ = {{'names': {{'unclaimed': {self._ready[0]!r}}}}}"
+            )
+
+    def _check_indexes(self) -> None:
+        mapping = self.mapping
+        ready, during = list(mapping.args.ready), list(mapping.args.during)
+        ready += [word for word in self._ready if word not in mapping.ready]
+        during += [step.during for step in self._steps if step.during not in mapping.during]
+        if ready != list(mapping.args.ready) or during != list(mapping.args.during):
+            raise ArgumentError(
+                f"the indexes of {mapping} do not serve every step: write 'ready': {ready}, "
+                f"'during': {during} in {mapping}.__queue_args__, and migrate its indexes "
+                "(docs/workflows.md)"
+            )
+
+
+def _name(word: str) -> str:
+    """Return a name that Mermaid reads for a status."""
+    name = re.sub(r"\W", "_", word)
+    return f"{name}_" if name.lower() in _RESERVED else name
+
 
 def _identity_of(mapping: QueueMapping, job: Any) -> tuple[Any, ...]:
     """Return the primary key of a job, given as an entity, a fence or its key.
@@ -334,3 +504,156 @@ def _identity_of(mapping: QueueMapping, job: Any) -> tuple[Any, ...]:
             f"{len(identity)}"
         )
     return identity
+
+
+# -- its steps ------------------------------------------------------------
+
+
+class StepQueue(JobQueue[T]):
+    """The queue of a step. Its verbs are those of a :class:`sa_jobqueue.JobQueue`, except:
+
+    A completed job goes to the next step, or ends. :meth:`retry` takes jobs that have ended in any
+    step, and :meth:`prune` deletes them.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow[T],
+        targets: tuple[str, ...],
+        *where: ColumnElement[bool],
+        **options: Any,
+    ) -> None:
+        super().__init__(workflow.entity, *where, then=targets[0], **options)
+        self._workflow = workflow
+        self.targets = targets
+
+    def handler(self, *_: Any, **__: Any) -> Any:
+        """Refuse: the step has its handler.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(
+            "a step of a workflow has a handler already: the function under its step()"
+        )
+
+    def complete(
+        self,
+        session: AnyConnection,
+        jobs: Any,
+        *,
+        delete: bool | None = None,
+        then: str | None = None,
+        values: OwnValues | None = None,
+    ) -> None:
+        """Finish this step of jobs.
+
+        A job that ends keeps its owner, and owner_date becomes the time of its end: prune() reads
+        it. A job that goes on has no owner, as after a release, and its attempts are counted from
+        0, since the next step is different work.
+
+        Args:
+            session, jobs, delete, values: as for :func:`sa_jobqueue.complete`; only done jobs
+                are deleted.
+            then: the next status: the step's `then`, which is the default, or a branch.
+
+        Raises:
+            InvalidTransition: the step does not lead to `then`; nothing was written.
+            ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
+        """
+        after = self.target(self.then if then is None else then)
+        if after in self._workflow.final:
+            gone = delete if after == self.mapping.word(DONE) else False
+            finish.complete(session, jobs, delete=gone, then=after, values=values)
+        else:
+            change = Change("complete", moved_on(after), frees=True)
+            write(session, with_own_values([(change, jobs_by_token(jobs))], values))
+
+    def target(self, then: str) -> str:
+        """Return the word of a status that the step leads to.
+
+        Raises:
+            InvalidTransition: it does not lead there; the error names where it leads.
+        """
+        word = self._workflow._plain(then)
+        if word not in self.targets:
+            raise InvalidTransition(self.during, word, self.targets)
+        return word
+
+    def prune(
+        self,
+        session: AnySession,
+        *,
+        older_than: timedelta,
+        statuses: Sequence[str] | None = None,
+        limit: int = PRUNE_LIMIT,
+    ) -> int:
+        """Delete rows of jobs that have ended, in any step; return how many.
+
+        See :meth:`sa_jobqueue.JobQueue.prune`.
+
+        Args:
+            statuses: final ones of the workflow; None: done.
+        """
+        statuses = (DONE,) if statuses is None else statuses
+        for word in map(self._workflow._plain, statuses):
+            if word not in self._workflow.final:
+                raise ArgumentError(
+                    f"only jobs that have ended are pruned, and {word!r} is not final: the final "
+                    f"statuses are {', '.join(self._workflow.final)}"
+                )
+        return super().prune(session, older_than=older_than, statuses=statuses, limit=limit)
+
+    def _finished_words(self, mapping: QueueMapping) -> tuple[str, ...]:
+        return self._workflow.final
+
+
+class Step(Lane[T]):
+    """A step: a handler with its statuses, which can still be called as a function.
+
+    Attributes:
+        name: the handler's name.
+        ready: the status of its unclaimed jobs.
+        during: the status of its claimed jobs.
+        then: the status of jobs whose handler returned None.
+        branches: the other statuses that the handler may send jobs to.
+    """
+
+    is_step = True
+
+    def __init__(
+        self, workflow: Workflow[T], queue: StepQueue[T], handler: Callable[[T], Any]
+    ) -> None:
+        super().__init__(queue, Handler(handler))
+        self._workflow = workflow
+        self.name: str = getattr(handler, "__name__", type(handler).__name__)
+        self.ready, self.during, self.targets = queue.ready, queue.during, queue.targets
+        self.then, *branches = queue.targets
+        self.branches = tuple(branches)
+        self.__doc__ = handler.__doc__
+
+    def __repr__(self) -> str:
+        return f"<Step {self.name} of {self.mapping}: {self.ready} -> {self.during}>"
+
+    def __call__(self, job: T) -> Any:
+        """Call the handler."""
+        return self.handler(job)
+
+    @property
+    def queue(self) -> StepQueue[T]:
+        """The queue of its jobs.
+
+        Raises:
+            ArgumentError: jobs would get stuck; the message tells what to write.
+        """
+        self._workflow._check()
+        assert isinstance(self.declared_queue, StepQueue)
+        return self.declared_queue
+
+    def check_branch(self, then: str) -> None:
+        """Refuse a status that the step does not lead to.
+
+        Raises:
+            InvalidTransition: it names where the step leads.
+        """
+        self.queue.target(then)
