@@ -193,21 +193,7 @@ class _Note:
     freed_by: object | None
 
 
-@dataclass(eq=False)
-class _Notes:
-    """What was noted in a transaction of a connection.
-
-    Attributes:
-        waking: for these, workers are called when the verb's transaction has ended. That of a
-            session may end before that of its connection, which it has joined.
-        notifying: for these, a notification is sent with the COMMIT.
-    """
-
-    waking: set[_Note] = field(default_factory=set)
-    notifying: set[_Note] = field(default_factory=set)
-
-
-_noted: WeakKeyDictionary[RootTransaction, _Notes] = WeakKeyDictionary()
+_noted: WeakKeyDictionary[RootTransaction, set[_Note]] = WeakKeyDictionary()
 _watched: WeakSet[Connection] = WeakSet()
 
 
@@ -229,23 +215,18 @@ def note_claimable(
             _notify(writer.connection, [mapping])
         _wake(mapping)
         return
-    notes, noted = _notes_in(writer), _Note(mapping, freed_by)
-    if noted in notes.waking:
+    noted, new = _noted_in(writer), _Note(mapping, freed_by)
+    if new in noted:
         return
-    is_new = _notifies(writer, mapping) and noted not in notes.notifying
-    if is_new:
+    if _notifies(writer, mapping):
         _notify_at_commit(writer.connection)
-        notes.notifying.add(noted)
-    notes.waking.add(noted)
+    noted.add(new)
 
     def ended(end: TransactionEnd) -> None:
-        wakes = noted in notes.waking
-        notes.waking.discard(noted)
-        if end is not TransactionEnd.ROLLED_BACK:
-            if wakes:
-                _wake(mapping)
-        elif is_new:
-            notes.notifying.discard(noted)
+        if end is TransactionEnd.ROLLED_BACK:
+            noted.discard(new)
+        elif new in noted:
+            _wake(mapping)
 
     call_at_end_of(writer, ended)
 
@@ -255,17 +236,15 @@ def forget_freed(writer: Writer, freed_by: object) -> None:
 
     Not in a savepoint, which may be rolled back without the end of the claims that freed them.
     """
-    if writer.in_autocommit or writer.connection.in_nested_transaction():
-        return
-    notes = _notes_in(writer)
-    for noted in (notes.waking, notes.notifying):
+    if not (writer.in_autocommit or writer.connection.in_nested_transaction()):
+        noted = _noted_in(writer)
         noted -= {note for note in noted if note.freed_by is freed_by}
 
 
-def _notes_in(writer: Writer) -> _Notes:
-    """Return what was noted in the writer's transaction."""
+def _noted_in(writer: Writer) -> set[_Note]:
+    """Return what was noted in the transaction of the writer's connection."""
     transaction = writer.connection.get_transaction() or writer.connection.begin()
-    return _noted.setdefault(transaction, _Notes())
+    return _noted.setdefault(transaction, set())
 
 
 def _wake(mapping: QueueMapping) -> None:
@@ -296,11 +275,9 @@ def _notify_at_commit(connection: Connection) -> None:
 def _committing(connection: Connection) -> None:
     """Send the notifications, right before the COMMIT."""
     transaction = connection.get_transaction()
-    notes = None if transaction is None else _noted.get(transaction)
-    if notes is None:
-        return
+    noted = set[_Note]() if transaction is None else _noted.get(transaction, set())
     try:
-        _notify(connection, (note.mapping for note in notes.notifying))
+        _notify(connection, (note.mapping for note in noted if note.mapping.args.notify))
     except DBAPIError:
         # A transaction that has failed commits nothing, and its COMMIT raises no error either.
         if connection.invalidated or not database_of(connection).refuses_commit(connection):

@@ -198,7 +198,7 @@ class Change:
         upgrade, downgrade: parts of what is written for each, in their order. Where it asks for
             `existing_rows`, nothing is changed until that is answered.
         answer: the answer.
-        jobs: the amounts of the jobs afterwards; None: the table is no queue then.
+        jobs: the amounts of the jobs afterwards.
         indexes: columns of indexes afterwards; None: there is no such index.
         values: values of the row afterwards.
         environments: those whose migrations are written so.
