@@ -57,22 +57,6 @@ class Flag:
             return self._changed.wait_for(self.is_set, timeout)
 
 
-class Lock(Protocol):
-    """Within ``with`` only we change anything; as threading.RLock."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> object: ...
-
-
-class Condition(Lock, Protocol):
-    """Within ``with`` only we change anything, except during a wait; as threading.Condition."""
-
-    def wait(self, timeout: float | None = None) -> object: ...
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> object: ...
-    def notify(self, n: int = 1) -> None: ...
-    def notify_all(self) -> None: ...
-
-
 class Background(Protocol):
     """Work that runs in the background; as threading.Thread."""
 
@@ -85,16 +69,18 @@ class Runtime:
 
     Attributes:
         flag: makes a flag.
-        lock: makes a lock; a signal handler may take it in the thread that has it already.
-        condition: makes a condition, of that lock if one is given; several may share it.
+        lock: makes a lock, as threading.RLock; a signal handler may take it in the thread that has
+            it already.
+        condition: makes a threading.Condition or its like, of that lock if one is given; several
+            may share it.
         sleep: waits for so many seconds.
         start: runs work in the background, in a thread or a task of this `name`.
         run_blocking: runs work that waits for a synchronous driver, and returns its result.
     """
 
     flag: Callable[[], Flag]
-    lock: Callable[[], Lock]
-    condition: Callable[..., Condition]
+    lock: Callable[[], Any]
+    condition: Callable[..., Any]
     sleep: Callable[[float], None]
     start: Callable[..., Background]
     run_blocking: Callable[[Callable[[], Any]], Any]

@@ -64,7 +64,7 @@ class Listening(Looking):
             LIMITS,
             self._database.backend,
             after_answer=self._collect,
-            receive=lambda _: self._read and self._read(),
+            receive=self._receive,
         )
         try:
             self.ask(self._listen)
@@ -92,6 +92,11 @@ class Listening(Looking):
             self._heard()
         if not self._watched.sure:
             self._noticed()
+
+    def _receive(self, connection: Connection) -> None:
+        """Read what the server has sent unasked."""
+        if self._read is not None:
+            self._read()
 
     def _listen(self, connection: Connection) -> None:
         """Listen to the channels.
