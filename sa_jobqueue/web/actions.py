@@ -15,15 +15,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from sqlalchemy import Table
 from starlette.responses import Response
 
 from ..control import pause, resume
 from ..counts import Listed, count_failed, list_jobs
-from ..counts.count import has_table
 from ..dialects.clock import as_utc
 from ..model.keys import SCHEDULES
-from ..model.mapping import mapping_of
 from ..queue import JobQueue
 from ..schedules import ScheduleInfo, Schedules
 from ..steering import (
@@ -262,9 +259,8 @@ class ListedSchedule(NamedTuple):
 
 def show_schedules(visit: Visit) -> Response:
     """Show the schedules of the site's queues."""
-    listed, missing = _list(visit)
     declared = bool(visit.site.beside(SCHEDULES))
-    return visit.page("schedules", listed=listed, declared=declared, missing=missing)
+    return visit.page("schedules", listed=_list(visit), declared=declared)
 
 
 def show_run(visit: Visit) -> Response:
@@ -296,23 +292,19 @@ def change_schedule(visit: Visit) -> Response:
 
 
 def _named(visit: Visit, name: str) -> ListedSchedule:
-    found = [each for each in _list(visit)[0] if each.info.name == name]
+    found = [each for each in _list(visit) if each.info.name == name]
     if not found:
         raise Problem(404, "No such schedule", f"The queues have no schedule {name!r}.")
     return found[0]
 
 
-def _list(visit: Visit) -> tuple[list[ListedSchedule], list[str]]:
-    """Read the schedules beside the queues, and name the tables that are not there."""
+def _list(visit: Visit) -> list[ListedSchedule]:
+    """Read the schedules beside the queues."""
     site = visit.site
-    listed, missing = [], []
     with reading(site.engine) as session:
-        for schedules in site.beside(SCHEDULES):
-            table: Table = mapping_of(schedules.entity).table
-            if not has_table(session.connection(), table):
-                missing.append(table.fullname)
-                continue
-            for info in schedules.all(session):
-                names = site.names_of.get(info.queue, ())[:1]
-                listed += [ListedSchedule(name, info, schedules) for name in names]
-    return listed, missing
+        return [
+            ListedSchedule(name, info, schedules)
+            for schedules in site.beside(SCHEDULES)
+            for info in schedules.all(session)
+            for name in site.names_of.get(info.queue, ())[:1]
+        ]

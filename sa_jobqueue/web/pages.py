@@ -212,17 +212,14 @@ def show_overview(visit: Visit) -> Response:
 
 def show_workers(visit: Visit) -> Response:
     """Show the workers that have a queue of the site; those of other queues are not shown."""
-    site = visit.site
-    tables = site.beside(CONTROL)
+    site, tables = visit.site, visit.site.beside(CONTROL)
     with reading(site.engine) as session:
-        there = [each for each in tables if has_table(session.connection(), each.workers)]
-        found = [worker for each in there for worker in list_workers(session, tables=each)]
+        found = [worker for each in tables for worker in list_workers(session, tables=each)]
     return visit.page(
         "workers",
         workers=[worker for worker in found if {*site.names_of}.intersection(worker.queues)],
         names=site.names_of,
         declared=bool(tables),
-        missing=[each.workers.fullname for each in tables if each not in there],
     )
 
 
