@@ -29,7 +29,7 @@ from ..errors import ArgumentError, MissingTable
 from ..model.columns import first_line
 from ..queue import JobQueue
 from ..steering import Key, keys_text
-from .rendering import Links, drivers_words, page
+from .rendering import Links, page
 from .site import Site
 
 log = logging.getLogger("sa_jobqueue.web")
@@ -226,7 +226,7 @@ def _problem_page(request: Request, visitor: Visitor | None, error: Exception) -
 def _log(problem: Problem, error: Exception) -> None:
     """Log an error: of the database without the statement's parameters, else with its traceback."""
     if isinstance(error, DBAPIError):
-        log.warning("%s: %s", problem.title, drivers_words(error))
+        log.warning("%s: %s", problem.title, first_line(error.orig))
     else:
         log.warning("%s: %s", problem.title, first_line(error), exc_info=problem.status == 500)
 

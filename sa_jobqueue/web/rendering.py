@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from sqlalchemy import Connection, Engine, event
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -174,8 +173,3 @@ def reading(engine: Engine) -> Iterator[Session]:
                 limits.enter_context(database.time_limit(begun, TIME_LIMIT))
 
             yield session
-
-
-def drivers_words(error: Exception) -> str:
-    """Return an error of the database as its driver words it, without statement and parameters."""
-    return first_line(error.orig if isinstance(error, DBAPIError) else error)
