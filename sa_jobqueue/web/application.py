@@ -6,7 +6,7 @@ import getpass
 import ipaddress
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,14 +14,15 @@ from urllib.parse import urlsplit
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from ..errors import ArgumentError
 from .actions import act, change_schedule, show_preview, show_run, show_schedules
-from .door import Access, Authorize, Problem, StrictHeaders, View, Visit, Visitor, endpoint
+from .door import Access, Authorize, Problem, View, Visit, Visitor, add_headers, endpoint
 from .pages import show_doctor, show_job, show_overview, show_queue, show_workers
 from .site import Site
 
@@ -57,7 +58,9 @@ def app(
         Route(path, endpoint(site, authorize, view), methods=methods)
         for path, view, methods in _ROUTES
     ]
-    made = Starlette(routes=routes, middleware=[Middleware(StrictHeaders)])
+    made = Starlette(
+        routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=add_headers)]
+    )
     made.router.redirect_slashes = False
     made.state.site = site
     return made
@@ -117,9 +120,22 @@ def local_app(
         given = request.cookies.get(cookie_name(request.scope), "")
         return visitor if _equal(given, token) else None
 
-    made = app(engine, queues, authorize=authorize)
     names = {name.lower() for name in (host, "localhost", socket.gethostname())}
-    made.user_middleware.append(Middleware(Guard, names=names, token=token))
+
+    async def guard(request: Request, answer: RequestResponseEndpoint) -> Response:
+        """Refuse a name that is not ours, and make the token in an address a cookie.
+
+        A page of another site may have its own name resolve to this machine, and would then be of
+        the same origin as we are. It cannot do so with an address.
+        """
+        if not _is_known(request.headers.get("host", ""), names):
+            return PlainTextResponse("This server has another name.", 400)
+        if request.method == "GET" and _equal(request.query_params.get(TOKEN, ""), token):
+            return _without_token(request, token)
+        return await answer(request)
+
+    made = app(engine, queues, authorize=authorize)
+    made.user_middleware.append(Middleware(BaseHTTPMiddleware, dispatch=guard))
     return made
 
 
@@ -131,40 +147,19 @@ def user_name() -> str:
         return "local user"
 
 
-class Guard:
-    """Refuse requests to a name that is not ours, and make the token in an address a cookie.
+def _is_known(host: str, names: Collection[str]) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name in names or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
-    A page of another site may have its own name resolve to this machine, and would then be of the
-    same origin as we are. It cannot do so with an address.
-    """
 
-    def __init__(self, app: ASGIApp, names: set[str], token: str) -> None:
-        self._app, self._names, self._token = app, names, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        answer = self._app
-        if scope["type"] == "http":
-            request = Request(scope)
-            given = request.query_params.get(TOKEN, "")
-            if not self._is_known(request.headers.get("host", "")):
-                answer = PlainTextResponse("This server has another name.", 400)
-            elif request.method == "GET" and _equal(given, self._token):
-                answer = self._without_token(request)
-        await answer(scope, receive, send)
-
-    def _is_known(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            return name in self._names or bool(ipaddress.ip_address(name))
-        except ValueError:
-            return False
-
-    def _without_token(self, request: Request) -> RedirectResponse:
-        here = "/" + request.url.path.lstrip("/")  # two slashes would begin another host's address
-        answer, name = RedirectResponse(here, status_code=303), cookie_name(request.scope)
-        answer.set_cookie(name, self._token, httponly=True, samesite="strict", path="/")
-        return answer
+def _without_token(request: Request, token: str) -> RedirectResponse:
+    here = "/" + request.url.path.lstrip("/")  # two slashes would begin another host's address
+    answer, name = RedirectResponse(here, status_code=303), cookie_name(request.scope)
+    answer.set_cookie(name, token, httponly=True, samesite="strict", path="/")
+    return answer
 
 
 def cookie_name(scope: Scope) -> str:

@@ -18,11 +18,11 @@ from urllib.parse import urlencode
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, ImmutableMultiDict, MutableHeaders
+from starlette.datastructures import FormData, ImmutableMultiDict
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..dialects import is_mistake, is_time_limit, is_transient
 from ..errors import ArgumentError, MissingTable
@@ -54,21 +54,11 @@ HEADERS = {
 }
 
 
-class StrictHeaders:
-    """Add HEADERS to every answer of an ASGI application."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
+async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """Add HEADERS to every answer."""
+    response = await answer(request)
+    response.headers.update(HEADERS)
+    return response
 
 
 class Problem(Exception):
