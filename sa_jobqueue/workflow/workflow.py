@@ -230,7 +230,7 @@ class Workflow(Generic[T]):
         Raises:
             ArgumentError: jobs would get stuck; the message tells where.
         """
-        self._check()
+        self.check()
         return tuple(self._steps)
 
     @property
@@ -247,7 +247,7 @@ class Workflow(Generic[T]):
         return "\n".join(self._drawn())
 
     def _arrows(self) -> Iterator[Arrow]:
-        self._check()
+        self.check()
         failed, cancelled = self.mapping.word(FAILED), self.mapping.word(CANCELLED)
         for step in self._steps:
             yield Arrow(step.ready, step.during, "claim")
@@ -302,8 +302,8 @@ class Workflow(Generic[T]):
             NotWaiting: the job is in no status that this signal leaves; the error's
                 ``status`` is the one that it has. Nothing was changed.
         """
-        self._check()
-        mapping, after = self.mapping, self._plain(status)
+        self.check()
+        mapping, after = self.mapping, _plain(self.mapping, status)
         sources, identity = self._sources_of(after), _identity_of(mapping, job)
         final, named = after in self.final, {CHANGE_KEYS: key_values([identity])}
         values = ended(after) if final else reset(after)
@@ -340,8 +340,8 @@ class Workflow(Generic[T]):
         Raises:
             InvalidTransition: no step claims jobs of this status.
         """
-        self._check()
-        after = self._initial if status is None else self._plain(status)
+        self.check()
+        after = self._initial if status is None else _plain(self.mapping, status)
         if after not in self._ready:
             raise InvalidTransition(" or ".join(self.final), after, self._ready)
         return change(session, jobs, retried(after), leaving=lambda _: self.final, verb="retry")
@@ -380,12 +380,6 @@ class Workflow(Generic[T]):
             raise ArgumentError(f"{word!r} is no member of {self._statuses.__name__}")
         return word
 
-    def _plain(self, status: str) -> str:
-        """Return the word of a status, whether it is of this workflow or not."""
-        if isinstance(status, JobStatus):
-            return self.mapping.word(status)
-        return str(status.value) if isinstance(status, Enum) else status
-
     def _words(self, statuses: Iterable[str]) -> tuple[str, ...]:
         """Return the words of several statuses, or of one status, without repetition."""
         several = (statuses,) if isinstance(statuses, str) else statuses
@@ -419,7 +413,7 @@ class Workflow(Generic[T]):
         """The statuses in which jobs wait for a claim or for a signal."""
         return (*self._ready, *self._waiting)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Refuse a graph in which jobs would get stuck.
 
         Raises:
@@ -478,6 +472,13 @@ class Workflow(Generic[T]):
                 f"'during': {during} in {mapping}.__queue_args__, and migrate its indexes "
                 "(docs/workflows.md)"
             )
+
+
+def _plain(mapping: QueueMapping, status: str) -> str:
+    """Return the word of a status, whether it is of a workflow or not."""
+    if isinstance(status, JobStatus):
+        return mapping.word(status)
+    return str(status.value) if isinstance(status, Enum) else status
 
 
 def _name(word: str) -> str:
@@ -575,7 +576,7 @@ class StepQueue(JobQueue[T]):
         Raises:
             InvalidTransition: it does not lead there; the error names where it leads.
         """
-        word = self._workflow._plain(then)
+        word = _plain(self.mapping, then)
         if word not in self.targets:
             raise InvalidTransition(self.during, word, self.targets)
         return word
@@ -596,7 +597,7 @@ class StepQueue(JobQueue[T]):
             statuses: final ones of the workflow; None: done.
         """
         statuses = (DONE,) if statuses is None else statuses
-        for word in map(self._workflow._plain, statuses):
+        for word in (_plain(self.mapping, status) for status in statuses):
             if word not in self._workflow.final:
                 raise ArgumentError(
                     f"only jobs that have ended are pruned, and {word!r} is not final: the final "
@@ -646,7 +647,7 @@ class Step(Lane[T]):
         Raises:
             ArgumentError: jobs would get stuck; the message tells what to write.
         """
-        self._workflow._check()
+        self._workflow.check()
         assert isinstance(self.declared_queue, StepQueue)
         return self.declared_queue
 
