@@ -73,8 +73,8 @@ class Listening(Looking):
             self._watched.close()
 
     def wait(self, seconds: float, pause: Pause) -> bool:
-        """Wait."""
-        pause(seconds)
+        """Wait; look now and then whether the server still answers."""
+        pause(min(seconds, LIMITS.pulse.total_seconds()))
         if self._watched.lost:
             raise LockLost("the connection was lost")
         return False

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 from sqlalchemy import URL, create_engine
 
-# Inner: the 10 s of docs/wake-ups.md are too long for a test.
+# Inner: the 15 s of docs/wake-ups.md are too long for a test.
 from sa_jobqueue.wakeups import listening
 from tests.contract.wakeups.models import Parcel, empty
 from tests.contract.wakeups.support import SOON, add_later, elsewhere, idle, until_handled
