@@ -439,13 +439,13 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: an entity that is not in the database, or of another table.
         """
-        jobs = self._checked(jobs)
         return manage.change(
             session,
-            jobs,
-            ended(CANCELLED),
+            self._checked(jobs),
+            "cancel",
+            ended,
             leaving=self._ready_words,
-            verb="cancel",
+            to=CANCELLED,
             limited=bool(self.plan.spec.limits),
         )
 
@@ -458,8 +458,8 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: an entity that is not in the database, or of another table.
         """
-        jobs, values = self._checked(jobs), retried(self.ready)
-        return manage.change(session, jobs, values, leaving=self._finished_words, verb="retry")
+        leaving, jobs = self._finished_words, self._checked(jobs)
+        return manage.change(session, jobs, "retry", retried, leaving=leaving, to=self.ready)
 
     def reprioritize(self, session: AnySession, jobs: Any, priority: int) -> list[T]:
         """Give jobs that have the queue's `ready` status another priority.

@@ -59,6 +59,18 @@ class FencedJobs:
         """Each job with its index and its key."""
         return zip(self.indices or range(len(self.jobs)), self.jobs, self.identities, strict=True)
 
+    def divided(self, groups: Sequence[Any]) -> dict[Any, FencedJobs]:
+        """Divide the jobs by their groups, which are given in the order of the jobs."""
+        found: dict[Any, FencedJobs] = {}
+        for group, (index, job, identity) in zip(groups, self.indexed, strict=True):
+            alike = found.get(group)
+            if alike is None:
+                alike = found[group] = FencedJobs(self.mapping, self.token, [], [], self.rows)
+            alike.identities.append(identity)
+            alike.jobs.append(job)
+            alike.indices.append(index)
+        return found
+
     @property
     def has_entities(self) -> bool:
         """Whether any of the jobs is an entity."""

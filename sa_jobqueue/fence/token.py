@@ -33,6 +33,10 @@ from ..model.transitions import ClaimedValues
 #: The values of a primary key.
 Identity = tuple[Any, ...]
 
+#: What a fence compares: the status that the claim wrote, or left; whether the claim wrote nothing,
+#: so that its locks are the fence; and whether it has had more than one date.
+FenceKind = tuple[str, bool, bool]
+
 #: What limits serial keys of a claim that another process has made.
 ELSEWHERE = "elsewhere"
 
@@ -84,6 +88,18 @@ class Token:
     hold: Hold | None = None
     limited_by: object | None = None
 
+    @property
+    def kind(self) -> FenceKind:
+        """What its fence compares."""
+        return self.status, self.hold is not None, len(self.dates) > 1
+
+    @property
+    def date_or_dates(self) -> Any:
+        """What its fence compares the owner_date with."""
+        if len(self.dates) > 1:
+            return list(self.dates)
+        return self.dates[0] if self.dates else None
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self.hold is not None:
             raise ArgumentError(
@@ -134,22 +150,24 @@ class Hold(ABC):
         """Free the rows, once their change was written."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Change:
-    """What a verb writes to the rows of a claim.
+    """What a verb writes to the rows of a claim, all of one class; nobody changes it.
 
     Attributes:
         verb: its name, for messages.
         values: returns the new values (no values leave the rows as they are); None
             deletes the rows.
+        word: the status that it leads to, in the table's own word.
         parameters: the values of further parameters of the statement.
-        own: the application's own columns that are written, too; their values are parameters.
         let_go: when the write frees the rows of an unmarked claim.
         frees: whether it may leave jobs that can be claimed.
+        own: the application's own columns that are written, too; their values are parameters.
     """
 
     verb: str
     values: ClaimedValues | None
+    word: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     let_go: LetGo = LetGo.AT_COMMIT
     frees: bool = False

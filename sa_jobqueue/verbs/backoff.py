@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Select, select
 
 from ..errors import ArgumentError
-from ..fence.claim import FencedJobs, by_mapping
+from ..fence.claim import FencedJobs
 from ..fence.token import Identity
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
@@ -196,28 +196,28 @@ DEFAULT_BACKOFF = ExponentialBackoff()
 
 
 def by_delay(
-    session: AnyConnection, parts: list[FencedJobs], backoff: Backoff | None
-) -> dict[timedelta | None, list[FencedJobs]]:
-    """Group failed jobs by their delays: each is asked for by the job's own attempts.
+    session: AnyConnection, mapping: QueueMapping, parts: list[FencedJobs], backoff: Backoff | None
+) -> dict[timedelta, list[FencedJobs]]:
+    """Group failed jobs of a class by their delays: each is asked for by the job's own attempts.
 
-    Jobs without RetryMixin have no delay: they are not tried again.
+    Jobs without RetryMixin are not tried again, and have no delay.
 
     Raises:
         ArgumentError: a class whose jobs cannot be delayed, or a backoff that does not
             return a delay.
     """
     if backoff is not None:
-        for mapping, _ in by_mapping(parts):
-            check_backoff(mapping, backoff)
-    delays: dict[timedelta | None, list[FencedJobs]] = {}
+        check_backoff(mapping, backoff)
+    if not mapping.has("attempts"):
+        return {timedelta(0): parts}
+    delays: dict[timedelta, list[FencedJobs]] = {}
     for part in parts:
-        if not part.mapping.has("attempts"):
-            delays.setdefault(None, []).append(part)
-            continue
         attempts = _attempts(session, part)
-        wait = backoff or DEFAULT_BACKOFF
-        delay_of = {identity: delay_after(wait, count) for identity, count in attempts.items()}
-        for delay, alike in _divided(part, delay_of).items():
+        delay_of = {
+            key: delay_after(backoff or DEFAULT_BACKOFF, count) for key, count in attempts.items()
+        }
+        divided = part.divided([delay_of[identity] for identity in part.identities])
+        for delay, alike in divided.items():
             delays.setdefault(delay, []).append(alike)
     return delays
 
@@ -244,17 +244,6 @@ def _locking(mapping: QueueMapping, writer: Writer) -> Select[Any]:
     named = key_is_in(mapping, _KEYS, writer.database)
     tried = select(*mapping.keys, mapping.column("attempts")).where(named)
     return locked_by_key(tried, mapping, writer.database, keep_references=True)
-
-
-def _divided(part: FencedJobs, delay_of: dict[Identity, timedelta]) -> dict[timedelta, FencedJobs]:
-    divided: dict[timedelta, FencedJobs] = {}
-    for index, job, identity in part.indexed:
-        delay = delay_of[identity]
-        alike = divided.setdefault(delay, FencedJobs(part.mapping, part.token, [], [], part.rows))
-        alike.identities.append(identity)
-        alike.jobs.append(job)
-        alike.indices.append(index)
-    return divided
 
 
 def check_positive(**durations: timedelta | None) -> None:

@@ -57,7 +57,7 @@ def cancel(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, ended(CANCELLED), leaving=_left_by("cancel"), verb="cancel")
+    return change(session, jobs, "cancel", ended, leaving=_left_by("cancel"), to=CANCELLED)
 
 
 def retry(session: AnySession, jobs: Any) -> list[Any]:
@@ -68,7 +68,7 @@ def retry(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, retried(UNCLAIMED), leaving=_left_by("retry"), verb="retry")
+    return change(session, jobs, "retry", retried, leaving=_left_by("retry"), to=UNCLAIMED)
 
 
 def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
@@ -92,7 +92,7 @@ def reprioritize_jobs(
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
     given = {PRIORITY: priority}
-    return change(session, jobs, reprioritized, leaving=leaving, verb="reprioritize", given=given)
+    return change(session, jobs, "reprioritize", reprioritized, leaving=leaving, given=given)
 
 
 def prune(
@@ -203,19 +203,21 @@ def _left_by(verb: str) -> WordsOf:
 def change(
     session: AnySession,
     jobs: Any,
+    verb: str,
     values: UnclaimedValues,
     *,
     leaving: WordsOf,
-    verb: str,
+    to: str = UNCLAIMED,
     given: Mapping[str, Any] = _NOTHING,
     limited: bool = False,
 ) -> list[Any]:
     """Write to those of the jobs that have one of the statuses; return them.
 
     Args:
+        verb: its name, for listeners.
         values: returns what the change writes, for a class.
         leaving: returns the statuses that the change leaves, for a class.
-        verb: its name, for listeners.
+        to: the status that the change leads to, if it writes one.
         given: the values of further parameters of the statement.
         limited: the queue limits serial keys. A class may say so, too.
     """
@@ -228,7 +230,8 @@ def change(
         with writing(session, mapping) as writer, writer.atomically():
             writer.lock_writes(mapping.table)
             found = _lock(writer, mapping, words, [identity for _, identity in pairs])
-            statement = update_statement(mapping, writer, values, words)
+            after = word_of(mapping, to)
+            statement = update_statement(mapping, writer, values, after, words)
             for batch in key_batches(list(found)):
                 writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
             # Also the jobs that were left alone: they have another status than the caller thought.
@@ -268,7 +271,11 @@ def _lock_statement(mapping: QueueMapping, writer: Writer, words: tuple[str, ...
 
 @built_once
 def update_statement(
-    mapping: QueueMapping, writer: Writer, values: UnclaimedValues, words: tuple[str, ...]
+    mapping: QueueMapping,
+    writer: Writer,
+    values: UnclaimedValues,
+    after: str,
+    words: tuple[str, ...],
 ) -> Any:
     """Build the UPDATE of the rows with the keys CHANGE_KEYS that have one of the statuses."""
     database = writer.database
@@ -276,5 +283,5 @@ def update_statement(
     return (
         database.update_by_key(mapping.table, mapping.keys)
         .where(named, status_is(mapping.column("status"), *words))
-        .values(dict(values(mapping)))
+        .values(dict(values(mapping, after)))
     )

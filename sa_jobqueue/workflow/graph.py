@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement
 
 from ..errors import ArgumentError, InvalidTransition
-from ..fence.claim import jobs_by_token
+from ..fence.claim import by_mapping, jobs_by_token
 from ..fence.token import Change
 from ..fence.write import write
 from ..model.mapping import QueueMapping, word_of
@@ -299,8 +299,9 @@ class StepQueue(JobQueue[T]):
             gone = delete if after == self.mapping.word(DONE) else False
             finish.complete(session, jobs, delete=gone, then=after, values=values)
         else:
-            change = Change("complete", moved_on(after), frees=True)
-            write(session, with_own_values([(change, jobs_by_token(jobs))], values))
+            change = Change("complete", moved_on, after, frees=True)
+            changes = [(change, parts) for _, parts in by_mapping(jobs_by_token(jobs))]
+            write(session, with_own_values(changes, values))
 
     def target(self, then: str) -> str:
         """Return the word of a status that the step leads to.

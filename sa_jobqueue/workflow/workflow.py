@@ -254,10 +254,11 @@ class Workflow(Generic[T]):
         graph.check()
         sources, identity = graph.sources_of(after), _identity_of(mapping, job)
         final, named = after in graph.final, {CHANGE_KEYS: key_values([identity])}
-        values = ended(after) if final else reset(after)
         with writing(session, mapping) as writer:
             for before in sources:
-                moving = update_statement(mapping, writer, values, (before,))
+                moving = update_statement(
+                    mapping, writer, ended if final else reset, after, (before,)
+                )
                 if not writer.core(moving, named).rowcount:
                     continue
                 show_expired(writer.session, mapping, loaded(writer.session, mapping, [identity]))
@@ -277,7 +278,7 @@ class Workflow(Generic[T]):
         Jobs that wait for a signal, too; :func:`sa_jobqueue.cancel` leaves them alone.
         """
         waits = self._graph.waits
-        return change(session, jobs, ended(CANCELLED), leaving=lambda _: waits, verb="cancel")
+        return change(session, jobs, "cancel", ended, leaving=lambda _: waits, to=CANCELLED)
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
         """Take jobs that have ended to a step again; return those that were taken.
@@ -293,7 +294,7 @@ class Workflow(Generic[T]):
         after = graph.initial if status is None else graph.plain(status)
         if after not in graph.ready:
             raise InvalidTransition(" or ".join(graph.final), after, graph.ready)
-        return change(session, jobs, retried(after), leaving=lambda _: graph.final, verb="retry")
+        return change(session, jobs, "retry", retried, leaving=lambda _: graph.final, to=after)
 
     def reap(
         self,
