@@ -33,7 +33,7 @@ from .counts.position import position_in, waiting_time_in
 from .counts.stats import QueueStats, count_jobs, overview
 from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
-from .fence.claim import Claim, jobs_of
+from .fence.claim import Claim, jobs_with_keys
 from .model.keys import plain_queue
 from .model.mapping import QueueMapping, mapping_of, word_of
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
@@ -555,7 +555,7 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: a job of another table, or that is not in the database.
         """
-        return [job for job, _, _ in jobs_of(self.mapping, jobs)]
+        return [job for job, _, _ in jobs_with_keys(jobs, self.mapping)]
 
     def _ready_words(self, mapping: QueueMapping) -> tuple[str, ...]:
         return (self.ready,)

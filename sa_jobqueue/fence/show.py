@@ -38,11 +38,11 @@ def shown_values(
         rows: each has its key, and then the values of the attributes.
     """
     found: Found = {}
-    width, times = len(mapping.keys), [key for key in mapping.time_keys if key in attributes]
+    width = len(mapping.keys)
     for row in rows:
         shown = dict(zip(attributes, row[width:], strict=True))
-        for key in times:
-            if shown[key] is not None:
+        for key in mapping.time_keys:
+            if shown.get(key) is not None:
                 shown[key] = as_utc(shown[key])
         found[tuple(row[:width])] = shown
     return found

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Connection
 
@@ -41,8 +41,7 @@ FenceKind = tuple[str, bool, bool]
 ELSEWHERE = "elsewhere"
 
 
-@dataclass(frozen=True)
-class Fence:
+class Fence(NamedTuple):
     """One claimed job, to be finished without its entity.
 
     Attributes:

@@ -121,10 +121,9 @@ def note_written(
         mapping.head.changes += 1
     if mapping.wakes:
         _note_claimable(writer, mapping, change, written)
-    lost = any(
-        len(found) < len(part.identities) and len(found) < len(set(part.identities))
-        for part, found in written
-    )
+    lost = False
+    for part, found in written:
+        lost |= len(found) < len(part.identities) and len(found) < len(set(part.identities))
     if lost or log.isEnabledFor(logging.DEBUG):
         jobs = sum(len(part.jobs) for part, _ in written)
         if lost:
@@ -163,10 +162,8 @@ def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> lis
 
 def _write_part(writer: Writer, change: Change, part: FencedJobs) -> Found:
     """Write to the rows of one claim, as many at a time as the databases take well."""
-    shown = part.has_entities
-    if shown:
-        writer.entities_allowed()
-        shown = change.values is not None
+    # Asked for its session, a Connection refuses entities.
+    shown = part.has_entities and writer.session is not None and change.values is not None
     token, written = part.token, Found()
     write_some = _write_rows if token.hold is None else _write_held
     keys = part.identities

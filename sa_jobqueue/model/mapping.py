@@ -207,7 +207,7 @@ class QueueMapping:
 
     def word(self, status: JobStatus) -> str:
         """Return the table's own word for a status."""
-        return self.args.word(status)
+        return self.args.names[status]
 
     def literal(self, word: str) -> ColumnElement[Any]:
         """Return a status word as an SQL literal that the status column takes."""
@@ -434,7 +434,7 @@ def _wake_calls_of(mapper: Mapper[Any] | None) -> tuple[Callable[[], None], ...]
 def word_of(mapping: QueueMapping, status: str) -> str:
     """Return the table's word for a JobStatus; a status of the user's own is returned as it is."""
     if isinstance(status, JobStatus):
-        return mapping.word(status)
+        return mapping.args.names[status]
     if not mapping.is_queue:
         return status_word(status)
     word = status_word(mapping.told(status))

@@ -294,8 +294,9 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
         )
     for role in mapping.attributes:
         _check_column(mapping, role)
-    if mapping.is_queue and (names := mapping.args.names):  # for migrations, which see the table
-        mapping.column("status").info[WORDS] = {str(key): word for key, word in names.items()}
+    own = {str(key): word for key, word in mapping.args.names.items() if key != word}
+    if mapping.is_queue and own:  # for migrations, which see the table
+        mapping.column("status").info[WORDS] = own
     if mapping.is_ordered:
         add_indexes(mapping)
     if mapping.has("round"):

@@ -125,7 +125,7 @@ class QueueArgs:
         ready: further statuses that jobs are claimed from; the claim index serves them.
         during: further statuses of claimed jobs, to which the application may move its own; the
             reap index serves them.
-        names: the table's own words for the statuses.
+        names: the table's words for the statuses.
         order_by: attributes that replace the claim order, each with an
             optional ``" desc"``; the primary key is always the last.
         lease: how long a claim of an unknown owner is left alone.
@@ -183,7 +183,7 @@ class QueueArgs:
 
     def word(self, status: JobStatus) -> str:
         """Return the table's word for a status."""
-        return self.names.get(status, status.value)
+        return self.names[status]
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -237,10 +237,11 @@ def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str
             f"{entity.__name__}.__queue_args__['names']: {error}; "
             f"the statuses are {', '.join(JobStatus)}"
         ) from error
-    words = [named.get(status, status.value) for status in JobStatus]
-    if len(set(words)) < len(words):
+    named = {status: named.get(status, status.value) for status in JobStatus}
+    if len(set(named.values())) < len(named):
         raise ArgumentError(
-            f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: {words}"
+            f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: "
+            f"{[*named.values()]}"
         )
     return named
 
