@@ -44,13 +44,7 @@ from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
 from .verbs import finish, manage
-from .verbs.backoff import (
-    Backoff,
-    check_ages,
-    check_backoff,
-    check_durations,
-    check_positive,
-)
+from .verbs.backoff import LONGEST_AGE, Backoff, check_backoff, check_durations
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
 from .verbs.finish import OwnValues
@@ -141,8 +135,7 @@ class JobQueue(Generic[T]):
         if backoff is not None:
             check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
-        check_durations(zero=False, lease=self.lease)
-        check_ages(lease=self.lease)
+        check_durations(zero=False, longest=LONGEST_AGE, lease=self.lease)
         self._handler: Handler | None = None
 
     @property
@@ -198,7 +191,7 @@ class JobQueue(Generic[T]):
             ArgumentError: the queue has a handler already, `timeout` is not longer than zero, or
                 the handler is no function or takes other arguments.
         """
-        check_positive(timeout=timeout)
+        check_durations(zero=False, none=True, timeout=timeout)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             check_handler(function, transactional=transactional)

@@ -246,45 +246,30 @@ def _locking(mapping: QueueMapping, writer: Writer) -> Select[Any]:
     return locked_by_key(tried, mapping, writer.database, keep_references=True)
 
 
-def check_positive(**durations: timedelta | None) -> None:
-    """Refuse durations that are not longer than zero; None is allowed.
-
-    Raises:
-        ArgumentError: it names the argument.
-    """
-    for name, duration in durations.items():
-        if duration is not None:
-            _check_duration(name, duration, "longer than zero, or None", zero=False)
-
-
-def check_ages(**ages: timedelta | None) -> None:
-    """Refuse ages that are too long for a database; None is allowed.
-
-    Raises:
-        ArgumentError: it names the argument.
-    """
-    for name, age in ages.items():
-        if age is not None and age > LONGEST_AGE:
-            raise ArgumentError(f"{name}= takes at most a hundred years, not {age!r}")
-
-
-def check_durations(*, zero: bool, **durations: timedelta) -> None:
-    """Refuse durations that are negative, or not longer than zero.
+def check_durations(
+    *,
+    zero: bool,
+    none: bool = False,
+    longest: timedelta = timedelta.max,
+    **durations: timedelta | None,
+) -> None:
+    """Refuse durations that are negative, not longer than zero, or too long.
 
     Args:
         zero: whether zero is allowed.
+        none: whether None is allowed.
 
     Raises:
         ArgumentError: it names the argument.
     """
-    for name, duration in durations.items():
-        _check_duration(name, duration, "of at least zero" if zero else "longer than zero", zero)
-
-
-def _check_duration(name: str, duration: Any, what: str, zero: bool) -> None:
     shortest = timedelta(0) if zero else timedelta.resolution
-    if isinstance(duration, timedelta) and duration >= shortest:
-        return
-    is_number = isinstance(duration, int | float)
-    hint = f": write timedelta(seconds={duration!r})" if is_number else ""
-    raise ArgumentError(f"{name}= takes a timedelta {what}, not {duration!r}{hint}")
+    what = f"{'of at least zero' if zero else 'longer than zero'}{', or None' if none else ''}"
+    for name, duration in durations.items():
+        if duration is None and none:
+            continue
+        if not isinstance(duration, timedelta) or duration < shortest:
+            is_number = isinstance(duration, int | float)
+            hint = f": write timedelta(seconds={duration!r})" if is_number else ""
+            raise ArgumentError(f"{name}= takes a timedelta {what}, not {duration!r}{hint}")
+        if duration > longest:
+            raise ArgumentError(f"{name}= takes at most a hundred years, not {duration!r}")

@@ -34,7 +34,7 @@ from ..model.transitions import (
 from ..sessions.built_once import built_once
 from ..sessions.show import show_expired
 from ..sessions.writer import AnySession, Writer, writing
-from .backoff import check_ages, check_durations
+from .backoff import LONGEST_AGE, check_durations
 
 #: Returns the status words that a change leaves, in a class.
 WordsOf: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
@@ -134,8 +134,7 @@ def prune_jobs(
         unfinished: statuses to refuse, besides those that the class declares.
     """
     words = [word_of(mapping, status) for status in statuses]
-    check_durations(zero=True, older_than=older_than)
-    check_ages(older_than=older_than)
+    check_durations(zero=True, longest=LONGEST_AGE, older_than=older_than)
     if limit < 1:
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
     if {*words_of(mapping, UNFINISHED), *unfinished} & set(words):
