@@ -15,7 +15,7 @@ from ..dialects.clock import as_utc
 from ..events.event import EVENT_OF_VERB, Event, EventJob
 from ..model.mapping import QueueMapping
 from ..model.transitions import ERROR, NOW
-from ..sessions.show import expire, show_deleted, show_expired, show_values
+from ..sessions.show import show_deleted, show_expired, show_values
 from ..sessions.writer import Writer
 from .claim import FencedJobs
 from .statements import own_parameter
@@ -80,7 +80,8 @@ def show_written(
     if moved := [entity for entity, new in entities if new is None]:
         show_expired(session, mapping, moved)
     if mapping.onupdate_keys:
-        expire(session, [entity for entity, _ in entities], mapping.onupdate_keys)
+        written_to = [entity for entity, _ in entities]
+        show_expired(session, mapping, written_to, mapping.onupdate_keys)
 
 
 def written_events(

@@ -47,16 +47,18 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 R = TypeVar("R")
 
-#: What a dialect sends over a connection, with how to find the connection among its arguments.
+#: What a dialect sends by a cursor.
 _OF_CURSOR = ("do_execute", "do_executemany", "do_execute_no_params")
-_OF_CONNECTION = (
-    "do_close",  # asyncpg waits for a farewell
-    "do_commit",
-    "do_ping",
-    "do_rollback",
-    "reset_isolation_level",
-    "set_isolation_level",
-)
+
+#: What it sends over a connection, with words for the log.
+_OF_CONNECTION = {
+    "do_close": "the close of a connection",  # asyncpg waits for a farewell
+    "do_commit": "a COMMIT",
+    "do_ping": "a ping of the pool",
+    "do_rollback": "a ROLLBACK",
+    "reset_isolation_level": "a statement",
+    "set_isolation_level": "a statement",
+}
 
 #: What the driver's error of a call that was cut off tells.
 LATE = "sa_jobqueue has closed the connection: the call has taken longer than the worker's deadline"
@@ -309,14 +311,6 @@ def _connection_of(context: Any) -> Any:
     return context.root_connection.connection.dbapi_connection
 
 
-_WORDS = {
-    "do_close": "the close of a connection",
-    "do_commit": "a COMMIT",
-    "do_ping": "a ping of the pool",
-    "do_rollback": "a ROLLBACK",
-}
-
-
 def _call_on_connection(
     dialect: Dialect, name: str, work: Callable[..., Any], connection: Any, *arguments: Any
 ) -> Any:
@@ -325,7 +319,7 @@ def _call_on_connection(
         return work(connection, *arguments)
     within = getattr(connection, "dbapi_connection", connection)  # a pool gives its own
     call = partial(work, connection, *arguments)
-    return deadlines.call(dialect, within, _WORDS.get(name, "a statement"), call)
+    return deadlines.call(dialect, within, _OF_CONNECTION[name], call)
 
 
 def _is_disconnect(ask: Callable[..., bool], error: Any, *arguments: Any) -> bool:
@@ -355,33 +349,27 @@ def _within(dialect: Dialect, work: Callable[[], Any], is_late: Callable[[], boo
         from sqlalchemy.util import await_only
 
         return await_only(_awaited_within(work, is_late))
-    from queue import Empty, SimpleQueue
+    from concurrent.futures import Future, InvalidStateError, wait
 
-    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-    given_up = threading.Event()
+    answer: Future[Any] = Future()
 
     def connect() -> None:
         try:
             made = work()
         except BaseException as error:
-            answers.put((None, error))
+            with suppress(InvalidStateError):
+                answer.set_exception(error)
             return
-        answers.put((made, None))
-        if given_up.is_set():
+        try:
+            answer.set_result(made)
+        except InvalidStateError:  # nobody waits for it any more
             made.close()
 
     threading.Thread(target=connect, name="sa_jobqueue connects", daemon=True).start()
-    while True:
-        try:
-            made, error = answers.get(timeout=LOOK_EVERY)
-            break
-        except Empty:
-            if is_late():
-                given_up.set()
-                raise TimeoutError from None
-    if error is not None:
-        raise error
-    return made
+    while not wait([answer], LOOK_EVERY).done:
+        if is_late() and answer.cancel():
+            raise TimeoutError
+    return answer.result()
 
 
 async def _awaited_within(work: Callable[[], Any], is_late: Callable[[], bool]) -> Any:

@@ -40,7 +40,7 @@ from sqlalchemy.orm import Mapper, ORMExecuteState, Query, Session, scoped_sessi
 from ..dialects import Database, database_of
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
-from .transaction_end import undo_on_savepoint_rollback
+from .transaction_end import undo_on_rollback
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
 
@@ -151,10 +151,12 @@ class Writer:
         Raises:
             ArgumentError: it is a savepoint of a Connection, which does not report its end.
         """
-        if self.of_session is not None:
-            undo_on_savepoint_rollback(self.of_session, undo)
-        elif self.connection.in_nested_transaction():
+        if not self.connection.in_nested_transaction():
+            return
+        if self.of_session is None:
             raise ArgumentError("a held claim in a savepoint needs a Session, not a Connection")
+        if self.of_session.in_nested_transaction():
+            undo_on_rollback(self.of_session, undo)
 
     def atomically(self) -> AbstractContextManager[None]:
         """Make several statements one transaction, also under AUTOCOMMIT."""

@@ -225,8 +225,7 @@ class ClaimPlan(Generic[T]):
         if taken.hold is None:
             for bring_back in earlier:
                 undo_on_rollback(session, bring_back)
-            if session.in_nested_transaction():
-                expire_on_savepoint_rollback(session, taken.jobs, self.mapping.written_keys)
+            expire_on_savepoint_rollback(session, taken.jobs)
 
     def _parts(self, request: Request, taken: Taken) -> list[FencedJobs]:
         """Make the tokens: one for each owner_date of the claim, or one for an unmarked claim."""
