@@ -437,7 +437,7 @@ class JobQueue(Generic[T]):
             self._checked(jobs),
             "cancel",
             ended,
-            leaving=self._ready_words,
+            leaving=[self.ready],
             to=CANCELLED,
             limited=bool(self.plan.spec.limits),
         )
@@ -451,7 +451,7 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: an entity that is not in the database, or of another table.
         """
-        leaving, jobs = self._finished_words, self._checked(jobs)
+        jobs, leaving = self._checked(jobs), self._finished_words
         return manage.change(session, jobs, "retry", retried, leaving=leaving, to=self.ready)
 
     def reprioritize(self, session: AnySession, jobs: Any, priority: int) -> list[T]:
@@ -464,8 +464,7 @@ class JobQueue(Generic[T]):
             ArgumentError: a class without PriorityMixin, a priority that is no small
                 integer, or an entity of another table.
         """
-        jobs = self._checked(jobs)
-        return manage.reprioritize_jobs(session, jobs, priority, leaving=self._ready_words)
+        return manage.reprioritize_jobs(session, self._checked(jobs), priority, [self.ready])
 
     def prune(
         self,
@@ -527,9 +526,8 @@ class JobQueue(Generic[T]):
             verb: ``cancel``, ``reprioritize``, ``release`` or ``retry``.
         """
         if verb == "retry":
-            return self._finished_words(self.mapping)
-        leaves_claim = verb == "release"
-        return self.plan.spec.in_progress if leaves_claim else self._ready_words(self.mapping)
+            return self._finished_words
+        return self.plan.spec.in_progress if verb == "release" else (self.ready,)
 
     # -- for the verbs --------------------------------------------------
 
@@ -550,11 +548,10 @@ class JobQueue(Generic[T]):
         """
         return [job for job, _, _ in jobs_with_keys(jobs, self.mapping)]
 
-    def _ready_words(self, mapping: QueueMapping) -> tuple[str, ...]:
-        return (self.ready,)
-
-    def _finished_words(self, mapping: QueueMapping) -> tuple[str, ...]:
-        """Return the statuses of finished jobs that no queue of the class claims from."""
+    @property
+    def _finished_words(self) -> tuple[str, ...]:
+        """The statuses of finished jobs that no queue of the class claims from."""
+        mapping = self.mapping
         unfinished = {self.ready, self.during, *mapping.ready, *mapping.during}
         return tuple(word for word in self._ends if word not in unfinished)
 

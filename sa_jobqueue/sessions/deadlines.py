@@ -280,46 +280,37 @@ def _watch(dialect: Dialect) -> None:
     _watched.add(dialect)
     own: Any = dialect
     for name in _OF_CURSOR:
-        setattr(own, name, partial(_call_on_cursor, dialect, getattr(own, name)))
-    for name in _OF_CONNECTION:
-        setattr(own, name, partial(_call_on_connection, dialect, name, getattr(own, name)))
+        watched = partial(_call, dialect, "a statement", _of_cursor, getattr(own, name))
+        setattr(own, name, watched)
+    for name, what in _OF_CONNECTION.items():
+        setattr(own, name, partial(_call, dialect, what, _of_connection, getattr(own, name)))
     own.is_disconnect = partial(_is_disconnect, own.is_disconnect)
     if database_of_dialect(dialect).has_network:
         own.connect = partial(_connect, dialect, own.connect)
 
 
-def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any) -> Any:
-    deadlines = _current.get()
-    if deadlines is not None:
-        call = partial(work, *arguments)
-        return deadlines.call(dialect, _connection_of(arguments[-1]), "a statement", call)
-    try:
-        return work(*arguments)
-    except BaseException as error:
-        in_thread = dialect.is_async and not database_of_dialect(dialect).has_network
-        if in_thread and not isinstance(error, Exception):
-            # A handler was cancelled, and its statement goes on in aiosqlite's thread: it would
-            # keep the file locked, and even the close of its connection would.
-            connection = _connection_of(arguments[-1])
-            _interrupt(dialect.get_driver_connection(connection))
-            connection.rollback()
-        raise
-
-
-def _connection_of(context: Any) -> Any:
-    """Return the connection of an execution, as the dialect knows it."""
-    return context.root_connection.connection.dbapi_connection
-
-
-def _call_on_connection(
-    dialect: Dialect, name: str, work: Callable[..., Any], connection: Any, *arguments: Any
+def _call(
+    dialect: Dialect,
+    what: str,
+    connection_of: Callable[[Any], Any],
+    work: Callable[..., Any],
+    *arguments: Any,
 ) -> Any:
     deadlines = _current.get()
     if deadlines is None:
-        return work(connection, *arguments)
-    within = getattr(connection, "dbapi_connection", connection)  # a pool gives its own
-    call = partial(work, connection, *arguments)
-    return deadlines.call(dialect, within, _OF_CONNECTION[name], call)
+        return work(*arguments)
+    call = partial(work, *arguments)
+    return deadlines.call(dialect, connection_of(arguments), what, call)
+
+
+def _of_cursor(arguments: Any) -> Any:
+    """Return the connection of an execution, as the dialect knows it."""
+    return arguments[-1].root_connection.connection.dbapi_connection
+
+
+def _of_connection(arguments: Any) -> Any:
+    connection = arguments[0]
+    return getattr(connection, "dbapi_connection", connection)  # a pool gives its own
 
 
 def _is_disconnect(ask: Callable[..., bool], error: Any, *arguments: Any) -> bool:

@@ -6,23 +6,23 @@ over jobs that have another status by now. The verbs return the jobs that they c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, select
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
 from ..events.event import EVENT_OF_VERB, Event, EventJob
 from ..events.notes import note, note_claimable
-from ..fence.claim import each_job, jobs_with_keys
+from ..fence.claim import jobs_with_keys
 from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, DONE, UNCLAIMED, status_is
 from ..model.transitions import (
     PRIORITY,
+    TRANSITIONS,
     UNFINISHED,
     UnclaimedValues,
     ended,
@@ -36,15 +36,10 @@ from ..sessions.show import show_expired
 from ..sessions.writer import AnySession, Writer, writing
 from .backoff import LONGEST_AGE, check_durations
 
-#: Returns the status words that a change leaves, in a class.
-WordsOf: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
-
 CHANGE_KEYS = "sa_jobqueue_keys"
 
 #: How many rows a call of prune() deletes by default.
 PRUNE_LIMIT = 1_000
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def cancel(session: AnySession, jobs: Any) -> list[Any]:
@@ -57,7 +52,7 @@ def cancel(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, "cancel", ended, leaving=_left_by("cancel"), to=CANCELLED)
+    return change(session, jobs, "cancel", ended, to=CANCELLED)
 
 
 def retry(session: AnySession, jobs: Any) -> list[Any]:
@@ -68,7 +63,7 @@ def retry(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, "retry", retried, leaving=_left_by("retry"), to=UNCLAIMED)
+    return change(session, jobs, "retry", retried)
 
 
 def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
@@ -78,21 +73,27 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
         ArgumentError: a class without PriorityMixin, or a priority that is not a
             small integer.
     """
-    return reprioritize_jobs(session, jobs, priority, leaving=lambda mapping: mapping.ready)
+    return reprioritize_jobs(session, jobs, priority)
 
 
 def reprioritize_jobs(
-    session: AnySession, jobs: Any, priority: int, *, leaving: WordsOf
+    session: AnySession, jobs: Any, priority: int, leaving: Sequence[str] | None = None
 ) -> list[Any]:
     """Give jobs that have one of the statuses another priority; see :func:`reprioritize`."""
     if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
         raise ArgumentError(f"a priority is an integer from -32768 to 32767: {priority!r}")
-    jobs = list(each_job(jobs))
-    for _, mapping, _ in jobs_with_keys(jobs):
+    found = jobs_with_keys(jobs)
+    for _, mapping, _ in found:
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    given = {PRIORITY: priority}
-    return change(session, jobs, "reprioritize", reprioritized, leaving=leaving, given=given)
+    return change(
+        session,
+        [job for job, _, _ in found],
+        "reprioritize",
+        reprioritized,
+        leaving=leaving,
+        given={PRIORITY: priority},
+    )
 
 
 def prune(
@@ -141,45 +142,42 @@ def prune_jobs(
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     if mapping.tables > 1:
         raise mapping.spread_over_tables("prune")
-    age = -(older_than // timedelta(microseconds=1))
+    age = bindparam("sa_jobqueue_age", -(older_than // timedelta(microseconds=1)), type_=BigInteger)
+    pruned: list[Any] = []
     with writing(session, mapping) as writer:
-        pruned: list[Any] = []
         with writer.atomically():
             writer.lock_writes(mapping.table)
             for word in words:
                 if len(pruned) < limit:
-                    pruned += _prune(writer, mapping, word, age, limit - len(pruned), where)
+                    # By attributes of the class: no rows of its siblings in the table.
+                    old = select(*mapping.key_attributes).where(
+                        mapping.has_status(word),
+                        mapping.attribute("owner_date") < utc_now(age),
+                        *where,
+                    )
+                    pruned += _delete(writer, mapping, word, old.limit(limit - len(pruned)))
         if mapping.listeners and pruned:
             note(writer, mapping, change_event(mapping, "prune", dict.fromkeys(pruned)))
-        return len(pruned)
+    return len(pruned)
 
 
-def _prune(
-    writer: Writer,
-    mapping: QueueMapping,
-    word: str,
-    age: int,
-    limit: int,
-    where: Sequence[ColumnElement[bool]],
-) -> list[Any]:
-    """Delete rows of one status; return their keys."""
-    # By attributes of the class: the rows of its siblings in the table are not pruned.
-    date = mapping.attribute("owner_date")
-    old = select(*mapping.key_attributes).where(
-        mapping.has_status(word),
-        date < utc_now(bindparam("sa_jobqueue_age", age, type_=BigInteger)),
-        *where,
-    )
-    if writer.database.skip_locked:
+def _delete(writer: Writer, mapping: QueueMapping, word: str, old: Select[Any]) -> list[Any]:
+    """Delete the rows that a read finds, if they have a status; return their keys."""
+    database, status = writer.database, mapping.column("status")
+    if database.skip_locked:
         old = old.with_for_update(skip_locked=True)
-    keys = [tuple(key) for key in writer.rows(old.limit(limit))]
-    database = writer.database
+    keys = [tuple(key) for key in writer.rows(old)]
     gone = database.delete_by_key(mapping.table, mapping.keys).where(
-        key_is_in(mapping, "sa_jobqueue_keys", database), status_is(mapping.column("status"), word)
+        key_is_in(mapping, CHANGE_KEYS, database), status_is(status, word)
     )
     for batch in key_batches(keys):
-        writer.core(gone, {"sa_jobqueue_keys": key_values(batch)})
+        writer.core(gone, {CHANGE_KEYS: key_values(batch)})
     return keys
+
+
+def left_in(mapping: QueueMapping, verb: str) -> tuple[str, ...]:
+    """Return the words of the statuses that a verb leaves, in a class."""
+    return words_of(mapping, left_by(verb) if verb in TRANSITIONS else (UNCLAIMED,))
 
 
 def change_event(
@@ -193,21 +191,15 @@ def change_event(
     return Event(EVENT_OF_VERB[verb], verb, mapping.entity, jobs, len(jobs))
 
 
-def _left_by(verb: str) -> WordsOf:
-    """Return the words of the statuses that a verb leaves, for a class."""
-    statuses = left_by(verb)
-    return lambda mapping: words_of(mapping, statuses)
-
-
 def change(
     session: AnySession,
     jobs: Any,
     verb: str,
     values: UnclaimedValues,
     *,
-    leaving: WordsOf,
+    leaving: Sequence[str] | None = None,
     to: str = UNCLAIMED,
-    given: Mapping[str, Any] = _NOTHING,
+    given: Mapping[str, Any] | None = None,
     limited: bool = False,
 ) -> list[Any]:
     """Write to those of the jobs that have one of the statuses; return them.
@@ -215,7 +207,7 @@ def change(
     Args:
         verb: its name, for listeners.
         values: returns what the change writes, for a class.
-        leaving: returns the statuses that the change leaves, for a class.
+        leaving: the statuses that the change leaves; None: as the class of each job says.
         to: the status that the change leads to, if it writes one.
         given: the values of further parameters of the statement.
         limited: the queue limits serial keys. A class may say so, too.
@@ -225,14 +217,14 @@ def change(
         groups.setdefault(mapping, []).append((job, identity))
     changed: list[Any] = []
     for mapping, pairs in groups.items():
-        words = leaving(mapping)
+        words = left_in(mapping, verb) if leaving is None else tuple(leaving)
         with writing(session, mapping) as writer, writer.atomically():
             writer.lock_writes(mapping.table)
             found = _lock(writer, mapping, words, [identity for _, identity in pairs])
             after = word_of(mapping, to)
             statement = update_statement(mapping, writer, values, after, words)
             for batch in key_batches(list(found)):
-                writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
+                writer.core(statement, {CHANGE_KEYS: key_values(batch), **(given or {})})
             # Also the jobs that were left alone: they have another status than the caller thought.
             show_expired(writer.session, mapping, [job for job, _ in pairs])
         if mapping.listeners and found:

@@ -338,7 +338,8 @@ class StepQueue(JobQueue[T]):
                 )
         return super().prune(session, older_than=older_than, statuses=statuses, limit=limit)
 
-    def _finished_words(self, mapping: QueueMapping) -> tuple[str, ...]:
+    @property
+    def _finished_words(self) -> tuple[str, ...]:
         return self._graph.final
 
 

@@ -277,8 +277,8 @@ class Workflow(Generic[T]):
 
         Jobs that wait for a signal, too; :func:`sa_jobqueue.cancel` leaves them alone.
         """
-        waits = self._graph.waits
-        return change(session, jobs, "cancel", ended, leaving=lambda _: waits, to=CANCELLED)
+        leaving = self._graph.waits
+        return change(session, jobs, "cancel", ended, leaving=leaving, to=CANCELLED)
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
         """Take jobs that have ended to a step again; return those that were taken.
@@ -294,7 +294,7 @@ class Workflow(Generic[T]):
         after = graph.initial if status is None else graph.plain(status)
         if after not in graph.ready:
             raise InvalidTransition(" or ".join(graph.final), after, graph.ready)
-        return change(session, jobs, "retry", retried, leaving=lambda _: graph.final, to=after)
+        return change(session, jobs, "retry", retried, leaving=graph.final, to=after)
 
     def reap(
         self,
