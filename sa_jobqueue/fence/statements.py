@@ -7,7 +7,7 @@ a claim is still ours, and which rows somebody else has locked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,3 +196,35 @@ def _locking_read(
 @built_once
 def _read(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
     return select(*mapping.keys).where(is_ours(mapping, writer.database, kind))
+
+
+def lock_rows(
+    writer: Writer,
+    mapping: QueueMapping,
+    role: str,
+    identities: Iterable[Identity],
+    statuses: tuple[str, ...] = (),
+) -> dict[Identity, Any]:
+    """Lock rows in the order of their keys; return what the column of a role holds in each.
+
+    Args:
+        statuses: lock only rows that have one of these.
+    """
+    locking = _lock_of_rows(mapping, writer, role, statuses)
+    return {
+        tuple(row[:-1]): row[-1]
+        for batch in key_batches(list(identities))
+        for row in writer.core(locking, {KEYS: key_values(batch)})
+    }
+
+
+@built_once
+def _lock_of_rows(
+    mapping: QueueMapping, writer: Writer, role: str, statuses: tuple[str, ...]
+) -> Select[Any]:
+    read = select(*mapping.keys, mapping.column(role)).where(
+        key_is_in(mapping, KEYS, writer.database)
+    )
+    if statuses:
+        read = read.where(status_is(mapping.column("status"), *statuses))
+    return locked_by_key(read, mapping, writer.database, keep_references=True)

@@ -15,11 +15,9 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import select
-
 from ..errors import ClaimLost
 from ..events.notes import note, note_claimable
-from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
+from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
 from ..model.transitions import taken_out_of_round
 from ..sessions.writer import AnyConnection, Writer, writing
@@ -34,6 +32,7 @@ from .statements import (
     fence_parameters,
     fenced_write,
     lock_ours,
+    lock_rows,
 )
 from .token import Change, Hold, Identity, LetGo
 
@@ -208,15 +207,7 @@ def _in_newer_round(
     """
     if not hold.rounds or not identities:
         return []
-    read = select(*mapping.keys, mapping.column("round")).where(
-        key_is_in(mapping, KEYS, writer.database)
-    )
-    locking = locked_by_key(read, mapping, writer.database)
-    rounds: dict[Identity, int] = {
-        tuple(row[:-1]): row[-1]
-        for batch in key_batches(list(identities))
-        for row in writer.core(locking, {KEYS: key_values(batch)})
-    }
+    rounds = lock_rows(writer, mapping, "round", identities)
     return [key for key, round_ in rounds.items() if round_ != hold.rounds.get(key, round_)]
 
 

@@ -263,22 +263,17 @@ def has_no_zone(type_: TypeEngine[Any], dialect: Dialect) -> bool:
     return "WITHOUT TIME ZONE" in type_.compile(dialect=dialect)
 
 
-def named_digits(type_: TypeEngine[Any], dialect: Dialect) -> int | None:
-    """Return how many digits of a second a type names in SQL; None: it names no number."""
-    number = _NUMBER.search(type_.compile(dialect=dialect))
-    return int(number[1]) if number else None
-
-
 def loses_microseconds(type_: TypeEngine[Any], dialect: Dialect, default: int) -> str | None:
     """Tell how a type loses microseconds on a database; None: it keeps them.
 
     Args:
         default: the digits of a type that names no number.
     """
-    named = named_digits(type_, dialect)
-    digits = default if named is None else named
+    written = type_.compile(dialect=dialect)
+    number = _NUMBER.search(written)
+    digits = int(number[1]) if number else default
     if digits < DIGITS:
-        return f"{type_.compile(dialect=dialect)} keeps {digits} digits of a second"
+        return f"{written} keeps {digits} digits of a second"
     own = type_.dialect_impl(dialect)
     write, read = own.bind_processor(dialect), own.result_processor(dialect, None)
     stored = _SOME_TIME if write is None else write(_SOME_TIME)

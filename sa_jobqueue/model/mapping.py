@@ -76,10 +76,12 @@ class QueueMapping:
         self.attributes = dict(_roles_of(mapper))
         #: Whether the class has JobMixin's columns.
         self.is_queue = self.has("status")
-        #: Who is told of events; see `events/`. A subclass has the listeners of its parents.
-        self.listeners: tuple[Any, ...] = _listeners_of(mapper.inherits)
+        # A subclass has the listeners of its parents, if somebody has asked for their mapping yet.
+        parent = vars(mapper.inherits).get(_KEPT) if mapper.inherits is not None else None
+        #: Who is told of events; see `events/`.
+        self.listeners: tuple[Any, ...] = parent.listeners if parent else ()
         #: What wakes the workers of this process that claim from the class; see `wakeups/`.
-        self.wake_calls: tuple[Callable[[], None], ...] = _wake_calls_of(mapper.inherits)
+        self.wake_calls: tuple[Callable[[], None], ...] = parent.wake_calls if parent else ()
         #: Whether anybody wants to know of claimable jobs.
         self.wakes = self.args.notify or bool(self.wake_calls)
 
@@ -418,17 +420,6 @@ def _no_class(given: Any) -> str:
             f"queue.stats(session), or give the class {mapping}"
         )
     return f"{function_name(given)} is not a mapped class"
-
-
-def _listeners_of(mapper: Mapper[Any] | None) -> tuple[Any, ...]:
-    """Return the listeners of a parent; none if nobody has asked for its mapping yet."""
-    kept = None if mapper is None else vars(mapper).get(_KEPT)
-    return () if kept is None else kept.listeners
-
-
-def _wake_calls_of(mapper: Mapper[Any] | None) -> tuple[Callable[[], None], ...]:
-    kept = None if mapper is None else vars(mapper).get(_KEPT)
-    return () if kept is None else kept.wake_calls
 
 
 def word_of(mapping: QueueMapping, status: str) -> str:

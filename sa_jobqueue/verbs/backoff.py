@@ -23,15 +23,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from sqlalchemy import Select, select
-
 from ..errors import ArgumentError
 from ..fence.claim import FencedJobs
+from ..fence.statements import lock_rows
 from ..fence.token import Identity
-from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
-from ..sessions.built_once import built_once
-from ..sessions.writer import AnyConnection, Writer, writing
+from ..sessions.writer import AnyConnection, writing
 
 log = logging.getLogger("sa_jobqueue.failure")
 
@@ -229,21 +226,10 @@ def _attempts(session: AnyConnection, part: FencedJobs) -> dict[Identity, int]:
     rows are locked in the order of their keys, so that the writes may come in any order.
     """
     uncounted = part.token.hold is not None  # an unmarked claim wrote nothing
-    found = dict.fromkeys(part.identities, 1)
     with writing(session, part.mapping, rows=True) as writer:
         writer.lock_writes(part.mapping.table)
-        locking = _locking(part.mapping, writer)
-        for batch in key_batches(list(found)):
-            for row in writer.core(locking, {_KEYS: key_values(batch)}):
-                found[tuple(row[:-1])] = row[-1] + uncounted
-    return found
-
-
-@built_once
-def _locking(mapping: QueueMapping, writer: Writer) -> Select[Any]:
-    named = key_is_in(mapping, _KEYS, writer.database)
-    tried = select(*mapping.keys, mapping.column("attempts")).where(named)
-    return locked_by_key(tried, mapping, writer.database, keep_references=True)
+        found = lock_rows(writer, part.mapping, "attempts", dict.fromkeys(part.identities))
+    return {key: found[key] + uncounted if key in found else 1 for key in part.identities}
 
 
 def check_durations(

@@ -17,7 +17,8 @@ from ..errors import ArgumentError
 from ..events.event import EVENT_OF_VERB, Event, EventJob
 from ..events.notes import note, note_claimable
 from ..fence.claim import jobs_with_keys
-from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
+from ..fence.statements import lock_rows
+from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, DONE, UNCLAIMED, status_is
 from ..model.transitions import (
@@ -175,11 +176,6 @@ def _delete(writer: Writer, mapping: QueueMapping, word: str, old: Select[Any]) 
     return keys
 
 
-def left_in(mapping: QueueMapping, verb: str) -> tuple[str, ...]:
-    """Return the words of the statuses that a verb leaves, in a class."""
-    return words_of(mapping, left_by(verb) if verb in TRANSITIONS else (UNCLAIMED,))
-
-
 def change_event(
     mapping: QueueMapping,
     verb: str,
@@ -217,10 +213,12 @@ def change(
         groups.setdefault(mapping, []).append((job, identity))
     changed: list[Any] = []
     for mapping, pairs in groups.items():
-        words = left_in(mapping, verb) if leaving is None else tuple(leaving)
+        left = left_by(verb) if verb in TRANSITIONS else (UNCLAIMED,)
+        words = words_of(mapping, left) if leaving is None else tuple(leaving)
         with writing(session, mapping) as writer, writer.atomically():
             writer.lock_writes(mapping.table)
-            found = _lock(writer, mapping, words, [identity for _, identity in pairs])
+            keys = (identity for _, identity in pairs)
+            found = lock_rows(writer, mapping, "status", keys, words)
             after = word_of(mapping, to)
             statement = update_statement(mapping, writer, values, after, words)
             for batch in key_batches(list(found)):
@@ -237,27 +235,6 @@ def change(
             note_claimable(writer, mapping)
         changed += [job for job, identity in pairs if identity in found]
     return changed
-
-
-def _lock(
-    writer: Writer, mapping: QueueMapping, words: tuple[str, ...], identities: list[Any]
-) -> dict[Any, str]:
-    """Lock those of the rows that have one of the statuses; return their keys and statuses."""
-    locking = _lock_statement(mapping, writer, words)
-    return {
-        tuple(row[:-1]): row[-1]
-        for batch in key_batches(identities)
-        for row in writer.core(locking, {CHANGE_KEYS: key_values(batch)})
-    }
-
-
-@built_once
-def _lock_statement(mapping: QueueMapping, writer: Writer, words: tuple[str, ...]) -> Any:
-    statement = select(*mapping.keys, mapping.column("status")).where(
-        key_is_in(mapping, CHANGE_KEYS, writer.database),
-        status_is(mapping.column("status"), *words),
-    )
-    return locked_by_key(statement, mapping, writer.database)
 
 
 @built_once
