@@ -641,12 +641,8 @@ def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
     try:
         signature.bind(*given)
     except TypeError as error:
-        way = (
-            "with transactional=True a handler gets a session and the job"
-            if transactional
-            else "a handler gets the job alone, and with transactional=True a session before it"
-        )
         raise ArgumentError(
             f"{function_name(handler)} takes {signature}, and a worker calls it with "
-            f"({', '.join(given)}): {error}; {way}"
+            f"({', '.join(given)}): {error}; a handler gets the job alone, and with "
+            "transactional=True a session before it"
         ) from error

@@ -14,13 +14,12 @@ same time, and so the same fence. So this process remembers the times that it ha
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum, auto
-from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -178,8 +177,7 @@ MOST = 4_096
 
 _MICROSECOND = timedelta(microseconds=1)
 
-_lock = Lock()
-_had: dict[tuple[str | None, datetime], None] = {}
+_had: dict[tuple[str | None, datetime], object] = {}
 
 
 def distinct(owner: str | None, date: datetime) -> datetime:
@@ -189,19 +187,10 @@ def distinct(owner: str | None, date: datetime) -> datetime:
         owner: the name that claims; threads of a process may share it.
         date: the database's time, with microseconds.
     """
-    with _lock:
-        while (owner, date) in _had:
-            date += _MICROSECOND
-        _had[owner, date] = None
-        if len(_had) > MOST:
-            del _had[next(iter(_had))]
+    ours = object()
+    while _had.setdefault((owner, date), ours) is not ours:
+        date += _MICROSECOND
+    if len(_had) > MOST:
+        with suppress(RuntimeError):  # another thread has changed it meanwhile
+            _had.pop(next(iter(_had)), None)
     return date
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = Lock()  # another thread of the parent may have held it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

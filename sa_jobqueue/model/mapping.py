@@ -38,7 +38,16 @@ from sqlalchemy.orm import InstrumentedAttribute, Mapper
 from ..dialects import dialect_of
 from ..errors import ArgumentError
 from ..process import function_name
-from .status import CLAIMED, JobStatus, QueueArgs, as_word, status_is, status_word, word_literal
+from .status import (
+    CLAIMED,
+    UNCLAIMED,
+    JobStatus,
+    QueueArgs,
+    as_word,
+    status_is,
+    status_word,
+    word_literal,
+)
 
 #: The roles of the claim order, as far as a class has columns for them; the primary key is
 #: always the last.
@@ -76,6 +85,18 @@ class QueueMapping:
         self.attributes = dict(_roles_of(mapper))
         #: Whether the class has JobMixin's columns.
         self.is_queue = self.has("status")
+        #: The roles of the mixins' claim order that the class has.
+        self.order_roles = [role for role in ORDER_ROLES if self.has(role)]
+        #: Whether the mixins' columns make a claim order: a queue's, or that of rounds alone.
+        self.is_ordered = self.is_queue or self.has("round")
+        #: The attributes that hold points in time.
+        self.time_keys = tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
+        #: The table's word for a claimed job.
+        self.claimed = self.args.word(CLAIMED)
+        #: The statuses that the claim index serves.
+        self.ready = tuple(dict.fromkeys((self.args.word(UNCLAIMED), *self.args.ready)))
+        #: The statuses of claimed jobs, which the reap index serves.
+        self.during = tuple(dict.fromkeys((self.claimed, *self.args.during)))
         # A subclass has the listeners of its parents, if somebody has asked for their mapping yet.
         parent = vars(mapper.inherits).get(_KEPT) if mapper.inherits is not None else None
         #: Who is told of events; see `events/`.
@@ -180,11 +201,6 @@ class QueueMapping:
         return attribute
 
     @cached_property
-    def time_keys(self) -> tuple[str, ...]:
-        """The attributes that hold points in time."""
-        return tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
-
-    @cached_property
     def onupdate_keys(self) -> tuple[str, ...]:
         """The attributes that change with every UPDATE of their row."""
         return tuple(
@@ -260,21 +276,6 @@ class QueueMapping:
         """Return the criterion that a row has one of these statuses, as literals."""
         return status_is(self.attribute("status"), *words)
 
-    @cached_property
-    def claimed(self) -> str:
-        """The table's word for a claimed job."""
-        return self.word(CLAIMED)
-
-    @cached_property
-    def ready(self) -> tuple[str, ...]:
-        """The statuses that the claim index serves."""
-        return tuple(dict.fromkeys((self.word(JobStatus.UNCLAIMED), *self.args.ready)))
-
-    @cached_property
-    def during(self) -> tuple[str, ...]:
-        """The statuses of claimed jobs, which the reap index serves."""
-        return tuple(dict.fromkeys((self.claimed, *self.args.during)))
-
     def in_progress(self, during: str) -> tuple[str, ...]:
         """Return the statuses that a job may have while a claim that wrote `during` lasts.
 
@@ -286,16 +287,6 @@ class QueueMapping:
         return self.during if shared else (during,)
 
     # -- the claim order, and what leads its index ----------------------
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the mixins' columns make a claim order: a queue's, or that of rounds alone."""
-        return self.is_queue or self.has("round")
-
-    @property
-    def order_roles(self) -> list[str]:
-        """The roles of the mixins' claim order that the class has."""
-        return [role for role in ORDER_ROLES if self.has(role)]
 
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:

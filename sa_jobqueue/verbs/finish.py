@@ -322,10 +322,15 @@ def check_own_values(mapping: QueueMapping, verb: str, values: Any) -> dict[Colu
             f"values= takes attributes with their values, as in {{{mapping}.name: 'x'}}, or a "
             f"function that returns them for a job, not {values!r}"
         )
-    return {
-        _own_column(mapping, verb, name): _plain(verb, name, value)
-        for name, value in values.items()
-    }
+    own = {}
+    for name, value in values.items():
+        if isinstance(value, ClauseElement | InstrumentedAttribute):
+            raise ArgumentError(
+                f"{verb}(values=) takes plain values, and that of {name} is an SQL expression: "
+                "give its value, for each job by a function"
+            )
+        own[_own_column(mapping, verb, name)] = value
+    return own
 
 
 def _and_own(change: Change, mapping: QueueMapping, values: Any) -> Change:
@@ -342,8 +347,8 @@ def _and_own(change: Change, mapping: QueueMapping, values: Any) -> Change:
             f"complete(values=) writes to rows that stay, and those of {mapping} are deleted: "
             "leave out values=, or keep the rows by delete=False"
         )
-    parameters = {own_parameter(index): value for index, value in enumerate(own.values())}
-    return replace(change, own=tuple(own), parameters={**change.parameters, **parameters})
+    given = {own_parameter(index): value for index, value in enumerate(own.values())}
+    return replace(change, own=tuple(own), parameters={**change.parameters, **given})
 
 
 def _own_column(mapping: QueueMapping, verb: str, name: Any) -> Column[Any]:
@@ -366,12 +371,3 @@ def _own_column(mapping: QueueMapping, verb: str, name: Any) -> Column[Any]:
     if any(mapping.has(role) and mapping.column(role) is column for role in roles):
         raise ArgumentError(f"{verb}() writes {name} itself: leave it out of values=")
     return column
-
-
-def _plain(verb: str, name: Any, value: Any) -> Any:
-    if isinstance(value, ClauseElement | InstrumentedAttribute):
-        raise ArgumentError(
-            f"{verb}(values=) takes plain values, and that of {name} is an SQL expression: give "
-            "its value, for each job by a function"
-        )
-    return value

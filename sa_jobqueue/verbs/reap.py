@@ -312,9 +312,10 @@ class _Reaper:
             *mapping.key_attributes,
         ).where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
         locking = locked_by_key(read, mapping, database, keep_references=True, skip_locked=True)
+        found: Any = self.writer.orm(locking, {_KEYS: key_values(keys)})
         return [
             ReapedJob(tuple(key), owner, rule.reason, bool(failed), date and as_utc(date))
-            for owner, failed, date, *key in self.writer.orm(locking, {_KEYS: key_values(keys)})
+            for owner, failed, date, *key in found
         ]
 
     def _write(self, update: Any, keys: list[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
