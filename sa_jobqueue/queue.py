@@ -227,15 +227,8 @@ class JobQueue(Generic[T]):
         The criteria are not checked: a row that does not fulfil them is inserted, and is a
         job of another queue.
         """
-        return insert_jobs(
-            session,
-            self._mapping_of_jobs,
-            rows,
-            priority=priority,
-            run_at=run_at,
-            skip_duplicates=skip_duplicates,
-            ready=self.ready,
-        )
+        mapping, ready = self._mapping_of_jobs, self.ready
+        return insert_jobs(session, mapping, ready, rows, priority, run_at, skip_duplicates)
 
     def every(
         self,
@@ -330,13 +323,8 @@ class JobQueue(Generic[T]):
         columns may have changed since the claim. `lease` is the queue's own by
         default; see :func:`sa_jobqueue.reap`.
         """
-        return reap_claims(
-            session,
-            self.plan.spec,
-            lease=self.lease if lease is None else lease,
-            max_runtime=max_runtime,
-            limit=limit,
-        )
+        lease = self.lease if lease is None else lease
+        return reap_claims(session, self.plan.spec, lease, max_runtime, limit)
 
     # -- finishing claims -----------------------------------------------
 
@@ -481,15 +469,10 @@ class JobQueue(Generic[T]):
         Args:
             statuses: which finished rows; None: those with the queue's `then` status.
         """
-        return manage.prune_jobs(
-            session,
-            self._mapping_of_jobs,
-            *self.plan.spec.where,
-            older_than=older_than,
-            statuses=(self.then,) if statuses is None else statuses,
-            limit=limit,
-            unfinished=(self.ready, self.during),
-        )
+        statuses = (self.then,) if statuses is None else statuses
+        mapping, where = self._mapping_of_jobs, self.plan.spec.where
+        unfinished = (self.ready, self.during)
+        return manage.prune_jobs(session, mapping, older_than, statuses, limit, where, unfinished)
 
     # -- looking at the queue -------------------------------------------
 

@@ -62,26 +62,18 @@ def enqueue(
             whose rows are spread over several tables.
     """
     mapping = mapping_of(entity)
-    return insert_jobs(
-        session,
-        mapping,
-        rows,
-        priority=priority,
-        run_at=run_at,
-        skip_duplicates=skip_duplicates,
-        ready=mapping.word(UNCLAIMED),
-    )
+    ready = mapping.word(UNCLAIMED)
+    return insert_jobs(session, mapping, ready, rows, priority, run_at, skip_duplicates)
 
 
 def insert_jobs(
     session: AnySession,
     mapping: QueueMapping,
+    ready: str,
     rows: Iterable[Mapping[str, Any]],
-    *,
     priority: int | None,
     run_at: datetime | None,
     skip_duplicates: bool,
-    ready: str,
 ) -> int | None:
     """Insert jobs that have the status `ready`; see :func:`enqueue`."""
     if skip_duplicates and not mapping.one_table:

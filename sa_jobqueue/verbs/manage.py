@@ -118,16 +118,16 @@ def prune(
     """
     mapping = mapping_of(entity)
     statuses = (DONE,) if statuses is None else statuses
-    return prune_jobs(session, mapping, older_than=older_than, statuses=statuses, limit=limit)
+    return prune_jobs(session, mapping, older_than, statuses, limit)
 
 
 def prune_jobs(
     session: AnySession,
     mapping: QueueMapping,
-    *where: ColumnElement[bool],
     older_than: timedelta,
     statuses: Sequence[str],
     limit: int,
+    where: Sequence[ColumnElement[bool]] = (),
     unfinished: Sequence[str] = (),
 ) -> int:
     """Delete finished rows that fulfil the criteria; see :func:`prune`.

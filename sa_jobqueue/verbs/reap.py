@@ -144,20 +144,13 @@ def reap(
         DBAPIError: an error of the database; see :func:`is_transient`.
     """
     mapping = mapping_of(entity)
-    spec = ClaimSpec(
-        mapping=mapping,
-        where=(),
-        order_by=(),
-        ready=mapping.word(UNCLAIMED),
-        during=mapping.claimed,
-    )
-    return reap_claims(session, spec, lease=lease, max_runtime=max_runtime, limit=limit)
+    spec = ClaimSpec(mapping, (), (), ready=mapping.word(UNCLAIMED), during=mapping.claimed)
+    return reap_claims(session, spec, lease, max_runtime, limit)
 
 
 def reap_claims(
     session: AnySession,
     spec: ClaimSpec,
-    *,
     lease: timedelta | None,
     max_runtime: timedelta | None,
     limit: int | None,
