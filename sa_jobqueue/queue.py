@@ -130,28 +130,18 @@ class JobQueue(Generic[T]):
             limit_by=limit_by,
             on_retry=on_retry,
         )
+        #: Where the queue's columns are in the entity.
+        self.mapping = self.plan.mapping
+        #: The status of an unclaimed job, and that of a claimed one, in the table's own words.
+        self.ready, self.during = self.plan.spec.ready, self.plan.spec.during
         self.then = then
         self.backoff = backoff
         if backoff is not None:
             check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
         check_durations(zero=False, longest=LONGEST_AGE, lease=self.lease)
-        self._handler: Handler | None = None
-
-    @property
-    def mapping(self) -> QueueMapping:
-        """Where the queue's columns are in the entity."""
-        return self.plan.mapping
-
-    @property
-    def ready(self) -> str:
-        """The status of an unclaimed job, in the table's own word."""
-        return self.plan.spec.ready
-
-    @property
-    def during(self) -> str:
-        """The status of a claimed job, in the table's own word."""
-        return self.plan.spec.during
+        #: What :meth:`handler` has declared.
+        self.handled_by: Handler | None = None
 
     def __repr__(self) -> str:
         strict = ", strict_order=True" if self.plan.spec.strict else ""
@@ -195,21 +185,16 @@ class JobQueue(Generic[T]):
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             check_handler(function, transactional=transactional)
-            if self._handler is not None:
-                there = function_name(self._handler.function)
+            if self.handled_by is not None:
+                there = function_name(self.handled_by.function)
                 raise ArgumentError(
                     f"{self!r} has a handler already: {there}. Other jobs need a JobQueue "
                     "with criteria of its own"
                 )
-            self._handler = Handler(function, transactional, timeout)
+            self.handled_by = Handler(function, transactional, timeout)
             return function
 
         return declare if function is None else declare(function)
-
-    @property
-    def handled_by(self) -> Handler | None:
-        """What :meth:`handler` has declared."""
-        return self._handler
 
     # -- new jobs -------------------------------------------------------
 
