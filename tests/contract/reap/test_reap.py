@@ -510,7 +510,7 @@ def test_a_claim_that_changes_between_look_and_lock_is_left_alone(
             {"complete": complete, "renew": renew}[verb](other, emails)
         other.commit()
 
-    locking = "SELECT email.id, email.owner AS sa_jobqueue_owner"
+    locking = "SELECT email.owner, "
     with before(engine, locking, unless_refused(change, other)) as taken:
         found = reaped(session)
 
