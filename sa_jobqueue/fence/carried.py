@@ -155,7 +155,7 @@ def carried(
     if not plain or not _can_carry(mapping, writer.database, change):
         return None
     what = (change.values, change.word, change.own)
-    finish = _carried_finish(mapping, writer, what, token.kind, writer.in_autocommit)
+    finish = _carried_finish(mapping, writer, what, token.kind(), writer.in_autocommit)
     return CarriedJobs(finish, part, keys)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Column, ColumnElement, Executable, Select, and_, bindpara
 from sqlalchemy.engine import CursorResult
 
 from ..dialects import Database
-from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
+from ..model.keys import key_batches, key_is, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
 from ..model.status import status_is
 from ..model.transitions import OWNER, ClaimedValues, Values, or_next_round
@@ -105,7 +105,7 @@ def own_parameter(index: int) -> str:
 
 def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
     """Return the criterion of a fence; its parameters are KEYS, OWNER and DATES."""
-    status, unmarked, renewed = kind
+    status, unmarked, renewed, single = kind
     claim = status_is(mapping.column("status"), *mapping.in_progress(status))
     if not unmarked:
         owner, date = mapping.column("owner"), mapping.column("owner_date")
@@ -116,7 +116,8 @@ def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> Colum
         # The CASE keeps every index but the primary key from serving the statement: a
         # write that goes by the reap index deadlocks with inserts.
         claim = case((claim, 1), else_=0) == 1
-    return and_(key_is_in(mapping, KEYS, database), claim)
+    named = key_is(mapping, KEYS) if single else key_is_in(mapping, KEYS, database)
+    return and_(named, claim)
 
 
 def fence_parameters(token: Token, identities: Sequence[Identity]) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def lock_unlocked(writer: Writer, part: FencedJobs) -> tuple[list[Fence], list[F
     for batch in key_batches(part.identities):
         locked |= lock_ours(writer, mapping, token, batch, skip_locked=True)
         if missing := [identity for identity in batch if identity not in locked]:
-            read = _read(mapping, writer, token.kind)
+            read = _read(mapping, writer, token.kind())
             ours |= set(map(tuple, writer.core(read, fence_parameters(token, missing))))
     return (
         [fence for fence in part.fences if fence.identity in locked],
@@ -179,7 +180,7 @@ def lock_ours(
     skip_locked: bool = False,
 ) -> set[Identity]:
     """Lock rows of a claim that are still ours; return their keys."""
-    read = _locking_read(mapping, writer, token.kind, skip_locked)
+    read = _locking_read(mapping, writer, token.kind(), skip_locked)
     return set(map(tuple, writer.core(read, fence_parameters(token, identities))))
 
 

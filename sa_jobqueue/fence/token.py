@@ -33,8 +33,9 @@ from ..model.transitions import ClaimedValues
 Identity = tuple[Any, ...]
 
 #: What a fence compares: the status that the claim wrote, or left; whether the claim wrote nothing,
-#: so that its locks are the fence; and whether it has had more than one date.
-FenceKind = tuple[str, bool, bool]
+#: so that its locks are the fence; whether it has had more than one date; and whether one key of
+#: one column stands in the place of a list: it saves an eighth of SQLite's instructions.
+FenceKind = tuple[str, bool, bool, bool]
 
 #: What limits serial keys of a claim that another process has made.
 ELSEWHERE = "elsewhere"
@@ -86,10 +87,9 @@ class Token:
     hold: Hold | None = None
     limited_by: object | None = None
 
-    @property
-    def kind(self) -> FenceKind:
-        """What its fence compares."""
-        return self.status, self.hold is not None, len(self.dates) > 1
+    def kind(self, *, single: bool = False) -> FenceKind:
+        """Return what its fence compares."""
+        return self.status, self.hold is not None, len(self.dates) > 1, single
 
     @property
     def date_or_dates(self) -> Any:

@@ -227,10 +227,13 @@ def _write_rows(
     counted = not shown and (len(identities) == 1 or database.one_writer)
     returned = COUNT if counted or not returns else NEW_VALUES if shown else ONLY_KEYS
     what = (change.values, change.word, change.own)
-    fenced = fenced_write(mapping, writer, what, token.kind, returned)
+    single = len(identities) == 1 == len(mapping.keys)
+    fenced = fenced_write(mapping, writer, what, token.kind(single=single), returned)
     if fenced.statement is None:
         return dict.fromkeys(identities, UNSHOWN)
     parameters = {**fence_parameters(token, identities), **change.parameters}
+    if single:
+        ((parameters[KEYS],),) = identities
     if returned != COUNT:
         rows = fenced.run(writer, parameters).all()
     else:

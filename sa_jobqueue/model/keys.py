@@ -52,6 +52,12 @@ def key_is_in(
     return columns_are_in(mapping.keys, parameter, database)
 
 
+def key_is(mapping: QueueMapping, parameter: str) -> ColumnElement[bool]:
+    """Compare a primary key of one column with a parameter, a single key."""
+    (key,) = mapping.keys
+    return key == bindparam(parameter, type_=_type_of(key))
+
+
 def beyond(
     columns: Sequence[Any], values: Sequence[Any], database: Database, *, ascending: bool = True
 ) -> list[ColumnElement[bool]]:
