@@ -140,12 +140,13 @@ def fail(
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     parts = jobs_by_token(jobs)
+    if retry_in is not None:
+        check_delay("retry_in", retry_in)
     changes: list[tuple[Change, list[FencedJobs]]] = []
     for mapping, of_class in by_mapping(parts):
         _check_queue("fail", mapping)
         if retry_in is not None:
             _check_schedule(mapping)
-            check_delay("retry_in", retry_in)
             delays = {retry_in: of_class}
         else:
             delays = by_delay(session, mapping, of_class, backoff)
