@@ -19,7 +19,6 @@ from ..errors import ClaimLost
 from ..events.notes import note, note_claimable
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
-from ..model.transitions import taken_out_of_round
 from ..sessions.writer import AnyConnection, Writer, writing
 from .claim import FencedJobs
 from .show import UNSHOWN, Found, show_written, shown_values, written_events
@@ -276,16 +275,14 @@ def _write_counted(
 def _leave_round(
     writer: Writer, change: Change, part: FencedJobs, identities: list[Identity]
 ) -> Found:
-    """Take finished rows out of the round that they were claimed in."""
+    """Take finished rows out of the round that they were claimed in: it is done with them."""
     mapping, hold = part.mapping, part.token.hold
     rounds = hold.rounds if hold is not None else {}
     leaving = [identity for identity in identities if rounds.get(identity, 0) > 0]
     if change.let_go is not LetGo.AT_COMMIT or not leaving:
         return dict.fromkeys(identities, UNSHOWN)
     round_ = mapping.column("round")
-    done = writer.database.update_by_key(mapping.table, mapping.keys).values(
-        dict(taken_out_of_round(mapping))
-    )
+    done = writer.database.update_by_key(mapping.table, mapping.keys).values({round_: -round_})
     named = key_is_in(mapping, KEYS, writer.database)
     for batch in key_batches(leaving):
         writer.core(done.where(named, round_ > 0), {KEYS: key_values(batch)})

@@ -203,23 +203,20 @@ class QueueMapping:
     @cached_property
     def onupdate_keys(self) -> tuple[str, ...]:
         """The attributes that change with every UPDATE of their row."""
+        # Where no generator counts up the version, the server does, such as PostgreSQL's xmin.
+        version = None if self.mapper.version_id_generator else self.mapper.version_id_col
         return tuple(
             attribute.key
             for attribute in self.mapper.column_attrs
             for column in attribute.columns
             if isinstance(column, Column)
-            and (column.onupdate or column.server_onupdate or column is self._server_version)
+            and (column.onupdate or column.server_onupdate or column is version)
         )
 
     @cached_property
     def written_keys(self) -> list[str]:
         """The attributes that a verb's write may change."""
         return [*self.attributes.values(), *self.onupdate_keys]
-
-    @property
-    def _server_version(self) -> Any:
-        """The version column that the server counts up, such as PostgreSQL's xmin."""
-        return None if self.mapper.version_id_generator else self.mapper.version_id_col
 
     # -- statuses -------------------------------------------------------
 
@@ -318,8 +315,9 @@ class QueueMapping:
     @cached_property
     def sorts_in_python(self) -> bool:
         """Whether Python sorts the columns of the mixins' claim order as the database does."""
-        columns = [*self._order_columns, *self.keys]
-        return all(_sorts(column) for column in columns)
+        kinds = (Integer, DateTime, Date, Uuid, String)
+        types = [column.type for column in (*self._order_columns, *self.keys)]
+        return all(isinstance(kind, kinds) and not isinstance(kind, Enum) for kind in types)
 
     @property
     def _order_columns(self) -> list[Column[Any]]:
@@ -437,8 +435,3 @@ def _attribute(entity: type, option: str, name: str) -> InstrumentedAttribute[An
             f"mapped attribute of {entity.__name__}"
         )
     return attribute
-
-
-def _sorts(column: Column[Any]) -> bool:
-    kinds = (Integer, DateTime, Date, Uuid, String)
-    return isinstance(column.type, kinds) and not isinstance(column.type, Enum)

@@ -310,12 +310,6 @@ def put_in_round(mapping: QueueMapping, number: int) -> Values:
     }
 
 
-def taken_out_of_round(mapping: QueueMapping) -> Values:
-    """Return what complete() writes to a class without JobMixin: its round is done with the row."""
-    round_ = mapping.column("round")
-    return {round_: -round_}
-
-
 def next_round_waits(mapping: QueueMapping) -> ColumnElement[bool] | None:
     """Return the criterion that a newer round waits for a claimed row; None without rounds."""
     return mapping.column("round") < 0 if mapping.has("round") else None

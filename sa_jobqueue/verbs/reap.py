@@ -163,7 +163,10 @@ def reap_claims(
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
     lease = mapping.args.lease if lease is None else lease
     limit = REAP_LIMIT if limit is None else limit
-    _check(lease, max_runtime, limit)
+    check_durations(zero=False, longest=LONGEST_AGE, lease=lease)
+    check_durations(zero=True, none=True, longest=LONGEST_AGE, max_runtime=max_runtime)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ArgumentError(f"limit must be the number of claims to reap, at least 1: {limit!r}")
     with writing(session, mapping) as writer, writer.atomically():
         writer.lock_writes(mapping.table)
         reaper = _Reaper(writer, spec, mapping)
@@ -202,13 +205,6 @@ def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
         if jobs:
             entity = spec.mapping.entity
             yield Event("after_reap", "reap", entity, jobs, len(jobs), error=str(reason))
-
-
-def _check(lease: timedelta, max_runtime: timedelta | None, limit: int) -> None:
-    check_durations(zero=False, longest=LONGEST_AGE, lease=lease)
-    check_durations(zero=True, none=True, longest=LONGEST_AGE, max_runtime=max_runtime)
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ArgumentError(f"limit must be the number of claims to reap, at least 1: {limit!r}")
 
 
 class _Rule(NamedTuple):
