@@ -47,18 +47,16 @@ log = logging.getLogger("sa_jobqueue.worker")
 
 R = TypeVar("R")
 
-#: What a dialect sends by a cursor.
+#: What a dialect sends over a connection, with how to find the connection among its arguments.
 _OF_CURSOR = ("do_execute", "do_executemany", "do_execute_no_params")
-
-#: What it sends over a connection, with words for the log.
-_OF_CONNECTION = {
-    "do_close": "the close of a connection",  # asyncpg waits for a farewell
-    "do_commit": "a COMMIT",
-    "do_ping": "a ping of the pool",
-    "do_rollback": "a ROLLBACK",
-    "reset_isolation_level": "a statement",
-    "set_isolation_level": "a statement",
-}
+_OF_CONNECTION = (
+    "do_close",  # asyncpg waits for a farewell
+    "do_commit",
+    "do_ping",
+    "do_rollback",
+    "reset_isolation_level",
+    "set_isolation_level",
+)
 
 #: What the driver's error of a call that was cut off tells.
 LATE = "sa_jobqueue has closed the connection: the call has taken longer than the worker's deadline"
@@ -280,37 +278,54 @@ def _watch(dialect: Dialect) -> None:
     _watched.add(dialect)
     own: Any = dialect
     for name in _OF_CURSOR:
-        watched = partial(_call, dialect, "a statement", _of_cursor, getattr(own, name))
-        setattr(own, name, watched)
-    for name, what in _OF_CONNECTION.items():
-        setattr(own, name, partial(_call, dialect, what, _of_connection, getattr(own, name)))
+        setattr(own, name, partial(_call_on_cursor, dialect, getattr(own, name)))
+    for name in _OF_CONNECTION:
+        setattr(own, name, partial(_call_on_connection, dialect, name, getattr(own, name)))
     own.is_disconnect = partial(_is_disconnect, own.is_disconnect)
     if database_of_dialect(dialect).has_network:
         own.connect = partial(_connect, dialect, own.connect)
 
 
-def _call(
-    dialect: Dialect,
-    what: str,
-    connection_of: Callable[[Any], Any],
-    work: Callable[..., Any],
-    *arguments: Any,
+def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any) -> Any:
+    deadlines = _current.get()
+    if deadlines is not None:
+        call = partial(work, *arguments)
+        return deadlines.call(dialect, _connection_of(arguments[-1]), "a statement", call)
+    try:
+        return work(*arguments)
+    except BaseException as error:
+        in_thread = dialect.is_async and not database_of_dialect(dialect).has_network
+        if in_thread and not isinstance(error, Exception):
+            # A handler was cancelled, and its statement goes on in aiosqlite's thread: it would
+            # keep the file locked, and even the close of its connection would.
+            connection = _connection_of(arguments[-1])
+            _interrupt(dialect.get_driver_connection(connection))
+            connection.rollback()
+        raise
+
+
+def _connection_of(context: Any) -> Any:
+    """Return the connection of an execution, as the dialect knows it."""
+    return context.root_connection.connection.dbapi_connection
+
+
+_WORDS = {
+    "do_close": "the close of a connection",
+    "do_commit": "a COMMIT",
+    "do_ping": "a ping of the pool",
+    "do_rollback": "a ROLLBACK",
+}
+
+
+def _call_on_connection(
+    dialect: Dialect, name: str, work: Callable[..., Any], connection: Any, *arguments: Any
 ) -> Any:
     deadlines = _current.get()
     if deadlines is None:
-        return work(*arguments)
-    call = partial(work, *arguments)
-    return deadlines.call(dialect, connection_of(arguments), what, call)
-
-
-def _of_cursor(arguments: Any) -> Any:
-    """Return the connection of an execution, as the dialect knows it."""
-    return arguments[-1].root_connection.connection.dbapi_connection
-
-
-def _of_connection(arguments: Any) -> Any:
-    connection = arguments[0]
-    return getattr(connection, "dbapi_connection", connection)  # a pool gives its own
+        return work(connection, *arguments)
+    within = getattr(connection, "dbapi_connection", connection)  # a pool gives its own
+    call = partial(work, connection, *arguments)
+    return deadlines.call(dialect, within, _WORDS.get(name, "a statement"), call)
 
 
 def _is_disconnect(ask: Callable[..., bool], error: Any, *arguments: Any) -> bool:
@@ -340,27 +355,33 @@ def _within(dialect: Dialect, work: Callable[[], Any], is_late: Callable[[], boo
         from sqlalchemy.util import await_only
 
         return await_only(_awaited_within(work, is_late))
-    from concurrent.futures import Future, InvalidStateError, wait
+    from queue import Empty, SimpleQueue
 
-    answer: Future[Any] = Future()
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+    given_up = threading.Event()
 
     def connect() -> None:
         try:
             made = work()
         except BaseException as error:
-            with suppress(InvalidStateError):
-                answer.set_exception(error)
+            answers.put((None, error))
             return
-        try:
-            answer.set_result(made)
-        except InvalidStateError:  # nobody waits for it any more
+        answers.put((made, None))
+        if given_up.is_set():
             made.close()
 
     threading.Thread(target=connect, name="sa_jobqueue connects", daemon=True).start()
-    while not wait([answer], LOOK_EVERY).done:
-        if is_late() and answer.cancel():
-            raise TimeoutError
-    return answer.result()
+    while True:
+        try:
+            made, error = answers.get(timeout=LOOK_EVERY)
+            break
+        except Empty:
+            if is_late():
+                given_up.set()
+                raise TimeoutError from None
+    if error is not None:
+        raise error
+    return made
 
 
 async def _awaited_within(work: Callable[[], Any], is_late: Callable[[], bool]) -> Any:
