@@ -33,7 +33,7 @@ from .counts.position import position_in, waiting_time_in
 from .counts.stats import QueueStats, count_jobs, overview
 from .dialects import database_of_dialect, dialect_of
 from .errors import ArgumentError
-from .fence.claim import Claim, jobs_of
+from .fence.claim import Claim, jobs_with_keys
 from .model.keys import plain_queue
 from .model.mapping import QueueMapping, mapping_of, word_of
 from .model.status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED
@@ -44,13 +44,7 @@ from .sessions.writer import AnyConnection, AnySession
 from .strategies import AUTO, WAIT
 from .strategies.key_limits import arguments_text
 from .verbs import finish, manage
-from .verbs.backoff import (
-    Backoff,
-    check_ages,
-    check_backoff,
-    check_durations,
-    check_positive,
-)
+from .verbs.backoff import LONGEST_AGE, Backoff, check_backoff, check_durations
 from .verbs.claim import claim_plan
 from .verbs.enqueue import insert_jobs
 from .verbs.finish import OwnValues
@@ -137,29 +131,18 @@ class JobQueue(Generic[T]):
             limit_by=limit_by,
             on_retry=on_retry,
         )
+        #: Where the queue's columns are in the entity.
+        self.mapping = self.plan.mapping
+        #: The status of an unclaimed job, and that of a claimed one, in the table's own words.
+        self.ready, self.during = self.plan.spec.ready, self.plan.spec.during
         self.then = then
         self.backoff = backoff
         if backoff is not None:
             check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
-        check_durations(zero=False, lease=self.lease)
-        check_ages(lease=self.lease)
-        self._handler: Handler | None = None
-
-    @property
-    def mapping(self) -> QueueMapping:
-        """Where the queue's columns are in the entity."""
-        return self.plan.mapping
-
-    @property
-    def ready(self) -> str:
-        """The status of an unclaimed job, in the table's own word."""
-        return self.plan.spec.ready
-
-    @property
-    def during(self) -> str:
-        """The status of a claimed job, in the table's own word."""
-        return self.plan.spec.during
+        check_durations(zero=False, longest=LONGEST_AGE, lease=self.lease)
+        #: What :meth:`handler` has declared.
+        self.handled_by: Handler | None = None
 
     def __repr__(self) -> str:
         strict = ", strict_order=True" if self.plan.spec.strict else ""
@@ -199,25 +182,20 @@ class JobQueue(Generic[T]):
             ArgumentError: the queue has a handler already, `timeout` is not longer than zero, or
                 the handler is no function or takes other arguments.
         """
-        check_positive(timeout=timeout)
+        check_durations(zero=False, none=True, timeout=timeout)
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
             check_handler(function, transactional=transactional)
-            if self._handler is not None:
-                there = function_name(self._handler.function)
+            if self.handled_by is not None:
+                there = function_name(self.handled_by.function)
                 raise ArgumentError(
                     f"{self!r} has a handler already: {there}. Other jobs need a JobQueue "
                     "with criteria of its own"
                 )
-            self._handler = Handler(function, transactional, timeout)
+            self.handled_by = Handler(function, transactional, timeout)
             return function
 
         return declare if function is None else declare(function)
-
-    @property
-    def handled_by(self) -> Handler | None:
-        """What :meth:`handler` has declared."""
-        return self._handler
 
     # -- new jobs -------------------------------------------------------
 
@@ -235,15 +213,8 @@ class JobQueue(Generic[T]):
         The criteria are not checked: a row that does not fulfil them is inserted, and is a
         job of another queue.
         """
-        return insert_jobs(
-            session,
-            self._mapping_of_jobs,
-            rows,
-            priority=priority,
-            run_at=run_at,
-            skip_duplicates=skip_duplicates,
-            ready=self.ready,
-        )
+        mapping, ready = self._mapping_of_jobs, self.ready
+        return insert_jobs(session, mapping, ready, rows, priority, run_at, skip_duplicates)
 
     def every(
         self,
@@ -338,13 +309,8 @@ class JobQueue(Generic[T]):
         columns may have changed since the claim. `lease` is the queue's own by
         default; see :func:`sa_jobqueue.reap`.
         """
-        return reap_claims(
-            session,
-            self.plan.spec,
-            lease=self.lease if lease is None else lease,
-            max_runtime=max_runtime,
-            limit=limit,
-        )
+        lease = self.lease if lease is None else lease
+        return reap_claims(session, self.plan.spec, lease, max_runtime, limit)
 
     # -- finishing claims -----------------------------------------------
 
@@ -440,13 +406,13 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: an entity that is not in the database, or of another table.
         """
-        jobs = self._checked(jobs)
         return manage.change(
             session,
-            jobs,
-            ended(CANCELLED),
-            leaving=self._ready_words,
-            verb="cancel",
+            self._checked(jobs),
+            "cancel",
+            ended,
+            leaving=[self.ready],
+            to=CANCELLED,
             limited=bool(self.plan.spec.limits),
         )
 
@@ -459,8 +425,8 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: an entity that is not in the database, or of another table.
         """
-        jobs, values = self._checked(jobs), retried(self.ready)
-        return manage.change(session, jobs, values, leaving=self._finished_words, verb="retry")
+        jobs, leaving = self._checked(jobs), self._finished_words
+        return manage.change(session, jobs, "retry", retried, leaving=leaving, to=self.ready)
 
     def reprioritize(self, session: AnySession, jobs: Any, priority: int) -> list[T]:
         """Give jobs that have the queue's `ready` status another priority.
@@ -472,8 +438,7 @@ class JobQueue(Generic[T]):
             ArgumentError: a class without PriorityMixin, a priority that is no small
                 integer, or an entity of another table.
         """
-        jobs = self._checked(jobs)
-        return manage.reprioritize_jobs(session, jobs, priority, leaving=self._ready_words)
+        return manage.reprioritize_jobs(session, self._checked(jobs), priority, [self.ready])
 
     def prune(
         self,
@@ -490,15 +455,10 @@ class JobQueue(Generic[T]):
         Args:
             statuses: which finished rows; None: those with the queue's `then` status.
         """
-        return manage.prune_jobs(
-            session,
-            self._mapping_of_jobs,
-            *self.plan.spec.where,
-            older_than=older_than,
-            statuses=(self.then,) if statuses is None else statuses,
-            limit=limit,
-            unfinished=(self.ready, self.during),
-        )
+        statuses = (self.then,) if statuses is None else statuses
+        mapping, where = self._mapping_of_jobs, self.plan.spec.where
+        unfinished = (self.ready, self.during)
+        return manage.prune_jobs(session, mapping, older_than, statuses, limit, where, unfinished)
 
     # -- looking at the queue -------------------------------------------
 
@@ -535,9 +495,8 @@ class JobQueue(Generic[T]):
             verb: ``cancel``, ``reprioritize``, ``release`` or ``retry``.
         """
         if verb == "retry":
-            return self._finished_words(self.mapping)
-        leaves_claim = verb == "release"
-        return self.plan.spec.in_progress if leaves_claim else self._ready_words(self.mapping)
+            return self._finished_words
+        return self.plan.spec.in_progress if verb == "release" else (self.ready,)
 
     # -- for the verbs --------------------------------------------------
 
@@ -556,13 +515,12 @@ class JobQueue(Generic[T]):
         Raises:
             ArgumentError: a job of another table, or that is not in the database.
         """
-        return [job for job, _, _ in jobs_of(self.mapping, jobs)]
+        return [job for job, _, _ in jobs_with_keys(jobs, self.mapping)]
 
-    def _ready_words(self, mapping: QueueMapping) -> tuple[str, ...]:
-        return (self.ready,)
-
-    def _finished_words(self, mapping: QueueMapping) -> tuple[str, ...]:
-        """Return the statuses of finished jobs that no queue of the class claims from."""
+    @property
+    def _finished_words(self) -> tuple[str, ...]:
+        """The statuses of finished jobs that no queue of the class claims from."""
+        mapping = self.mapping
         unfinished = {self.ready, self.during, *mapping.ready, *mapping.during}
         return tuple(word for word in self._ends if word not in unfinished)
 
@@ -650,12 +608,8 @@ def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
     try:
         signature.bind(*given)
     except TypeError as error:
-        way = (
-            "with transactional=True a handler gets a session and the job"
-            if transactional
-            else "a handler gets the job alone, and with transactional=True a session before it"
-        )
         raise ArgumentError(
             f"{function_name(handler)} takes {signature}, and a worker calls it with "
-            f"({', '.join(given)}): {error}; {way}"
+            f"({', '.join(given)}): {error}; a handler gets the job alone, and with "
+            "transactional=True a session before it"
         ) from error

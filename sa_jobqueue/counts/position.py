@@ -26,7 +26,7 @@ from sqlalchemy import Integer, bindparam, func, literal, select
 
 from ..dialects import Database
 from ..errors import ArgumentError, UnsupportedDatabase
-from ..fence.claim import jobs_of, jobs_with_keys
+from ..fence.claim import jobs_with_keys
 from ..model.status import status_again
 from ..sessions.built_once import built_once
 from ..sessions.writer import AnySession, Writer, writing
@@ -80,7 +80,7 @@ def position_in(session: AnySession, queue: Any, job: Any) -> int | None:
         ArgumentError: as for :func:`position`, or a job of another class.
     """
     spec = Counted.of(queue).spec
-    ((_, _, key),) = jobs_of(spec.mapping, [job])
+    ((_, _, key),) = jobs_with_keys([job], spec.mapping)
     with writing(session, spec.mapping, reads=True) as writer:
         return _counter(spec, writer).find(writer, key)
 

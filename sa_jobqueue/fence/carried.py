@@ -30,6 +30,7 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Column,
     ColumnElement,
     Integer,
     Text,
@@ -46,12 +47,13 @@ from sqlalchemy import (
 from ..dialects import Database
 from ..model.keys import MOST_KEYS
 from ..model.mapping import QueueMapping
-from ..model.transitions import ClaimedValues
+from ..model.transitions import OWNER, ClaimedValues
 from ..sessions.built_once import built_once
 from ..sessions.writer import Writer
 from .claim import FencedJobs
-from .statements import DATES, KEYS, FencedStatements, FenceKind, Found, fenced_statements
-from .token import Change, Identity
+from .show import UNSHOWN, Found
+from .statements import ONLY_KEYS, fence_parameters, fenced_write
+from .token import Change, FenceKind, Identity
 
 #: The most jobs that a claim's statement finishes in a transaction. Jobs that others claim
 #: meanwhile look ready to it, and the longer the finish takes, the more of them it passes over.
@@ -72,7 +74,8 @@ class CarriedFinish:
     """
 
     database: Database
-    statements: FencedStatements
+    mapping: QueueMapping
+    statement: Any
     alone: bool
 
     @cached_property
@@ -82,8 +85,7 @@ class CarriedFinish:
         If not, it leaves the keys of those that were. In a statement that commits by itself it
         fails.
         """
-        returning: Any = self.statements.write_returning_keys
-        finished = returning.cte("sa_jobqueue_finished")
+        finished = self.statement.cte("sa_jobqueue_finished")
         (key,) = finished.c
         every_job = func.count() == bindparam(_COUNT, type_=Integer)
         if self.alone:
@@ -97,7 +99,7 @@ class CarriedFinish:
     @property
     def key_type(self) -> Any:
         """The type of the keys; the table's integers may have more bits than the model's."""
-        (key,) = self.statements.mapping.keys
+        (key,) = self.mapping.keys
         return BigInteger() if isinstance(key.type, Integer) else key.type
 
 
@@ -112,13 +114,13 @@ class CarriedJobs:
     finish: CarriedFinish
     part: FencedJobs
     keys: list[Identity]
-    kind: FenceKind
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the finish, but for the owner: it is that of the claim, too."""
-        dates = self.kind.dates(self.part.token)
-        return {KEYS: self.kind.keys(self.keys), DATES: dates, _COUNT: len(self.keys)}
+        given = fence_parameters(self.part.token, self.keys)
+        del given[OWNER]
+        return {**given, _COUNT: len(self.keys)}
 
     def finished(self, writer: Writer, *, claimed: bool) -> Found:
         """Return the jobs that were finished.
@@ -127,16 +129,16 @@ class CarriedJobs:
             claimed: the statement has claimed jobs, so it has finished all.
         """
         if claimed or self.finish.alone:
-            return dict.fromkeys(self.keys, ())
+            return dict.fromkeys(self.keys, UNSHOWN)
         database = writer.database
         left = database.left_text()
         if not writer.core(select(left)).scalar():
-            return dict.fromkeys(self.keys, ())
+            return dict.fromkeys(self.keys, UNSHOWN)
         kind = self.finish.key_type
         each = func.unnest(cast(left, ARRAY(kind)), type_=kind)
         finished = writer.core(select(each)).all()
         writer.core(select(database.leaving(literal_column("''"))))
-        return dict.fromkeys(map(tuple, finished), ())
+        return dict.fromkeys(map(tuple, finished), UNSHOWN)
 
 
 def carried(
@@ -152,9 +154,9 @@ def carried(
     plain = token.hold is None and token.owner == owner and 0 < len(keys) <= most
     if not plain or not _can_carry(mapping, writer.database, change):
         return None
-    kind = FenceKind.of(token, keys)
-    finish = _carried_finish(mapping, writer, change.values, kind, writer.in_autocommit)
-    return CarriedJobs(finish, part, keys, kind)
+    what = (change.values, change.word, change.own)
+    finish = _carried_finish(mapping, writer, what, token.kind(), writer.in_autocommit)
+    return CarriedJobs(finish, part, keys)
 
 
 def _can_carry(mapping: QueueMapping, database: Database, change: Change) -> bool:
@@ -176,8 +178,9 @@ def _can_carry(mapping: QueueMapping, database: Database, change: Change) -> boo
 def _carried_finish(
     mapping: QueueMapping,
     writer: Writer,
-    values: ClaimedValues | None,
+    what: tuple[ClaimedValues | None, str, tuple[Column[Any], ...]],
     kind: FenceKind,
     alone: bool,
 ) -> CarriedFinish:
-    return CarriedFinish(writer.database, fenced_statements(mapping, writer, values, kind), alone)
+    statement = fenced_write(mapping, writer, what, kind, ONLY_KEYS).statement
+    return CarriedFinish(writer.database, mapping, statement, alone)

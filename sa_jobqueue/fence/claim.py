@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain, count, islice
+from itertools import chain, count
 from typing import Any, Generic, TypeVar, overload
 
 from sqlalchemy import inspect as sa_inspect
@@ -59,13 +59,26 @@ class FencedJobs:
         """Each job with its index and its key."""
         return zip(self.indices or range(len(self.jobs)), self.jobs, self.identities, strict=True)
 
+    def divided(self, groups: Sequence[Any]) -> dict[Any, FencedJobs]:
+        """Divide the jobs by their groups, which are given in the order of the jobs."""
+        found: dict[Any, FencedJobs] = {}
+        for group, each in zip(groups, self.indexed, strict=True):
+            if group not in found:
+                found[group] = FencedJobs(self.mapping, self.token, [], [], self.rows)
+            found[group].add(*each)
+        return found
+
+    def add(self, index: int, job: Any, identity: Identity) -> None:
+        """Add a job, with its index among the jobs that a verb was given."""
+        self.indices.append(index)
+        self.jobs.append(job)
+        self.identities.append(identity)
+
     @property
     def has_entities(self) -> bool:
         """Whether any of the jobs is an entity."""
         entity = self.mapping.entity
-        if self.rows or not self.jobs:
-            return False
-        return isinstance(self.jobs[0], entity) or any(isinstance(job, entity) for job in self.jobs)
+        return not self.rows and any(isinstance(job, entity) for job in self.jobs)
 
     @property
     def fences(self) -> Iterator[Fence]:
@@ -135,20 +148,14 @@ def fence_of(job: Any) -> Fence:
     if isinstance(job, Fence):
         return job
     state = _state_of(job)
-    return Fence(*_fence_in(state))
-
-
-def _fence_in(state: InstanceState[Any]) -> tuple[type[Any], Identity, Token]:
-    """Return the class, the key and the token that an entity was claimed with."""
-    found = state.info.get(_INFO)
+    found: Fence | None = state.info.get(_INFO)
     if found is None:
         raise NotClaimed(
             f"{_row_name(state)} has no fence: it was not claimed through this entity. claim() it, "
             "get an owner's claims by claimed_by(), or copy the fence by "
             "with_fence(job, fence_of(claimed_job))"
         )
-    entity, identity, token = found
-    return entity, identity, token
+    return found
 
 
 def with_fence(job: _T, fence: Fence) -> _T:
@@ -163,7 +170,7 @@ def with_fence(job: _T, fence: Fence) -> _T:
         raise ArgumentError(
             f"{_row_name(state)} is not the row {fence.identity!r} that the fence was made for"
         )
-    state.info[_INFO] = (fence.entity, fence.identity, fence.token)
+    state.info[_INFO] = fence
     return job
 
 
@@ -176,15 +183,14 @@ def attach_fences(part: FencedJobs) -> list[Callable[[], None]]:
     Raises:
         UnsupportedDatabase: an entity stands for two rows, with one primary key.
     """
-    entity, token = part.mapping.entity, part.token
     earlier: list[Callable[[], None]] = []
-    for job, identity in zip(part.jobs, part.identities, strict=True):
+    for job, fence in zip(part.jobs, part.fences, strict=True):
         info = instance_state(job).info
         if _INFO in info:
-            if info[_INFO][2] is token:
+            if info[_INFO].token is part.token:
                 raise repeated_key(part.mapping)
             earlier.append(partial(info.__setitem__, _INFO, info[_INFO]))
-        info[_INFO] = (entity, identity, token)
+        info[_INFO] = fence
     return earlier
 
 
@@ -200,41 +206,18 @@ def jobs_by_token(jobs: Any) -> list[FencedJobs]:
     """
     if isinstance(jobs, Claim) and len(jobs.parts) < 2:
         return list(jobs.parts)
-    if isinstance(jobs, Fence) or _is_mapped(jobs) or isinstance(jobs, Claim):
-        jobs = (jobs,)
-    elif not isinstance(jobs, Iterable):
-        raise _not_a_job(jobs)
     found: dict[int, FencedJobs] = {}
-    index = count()
-    for job in jobs:
-        if isinstance(job, Claim):
-            for part in job.parts:
-                own = _own_part(found, part.mapping.entity, part.token)
-                own.identities.extend(part.identities)
-                own.jobs.extend(part.jobs)
-                own.indices.extend(islice(index, len(part.jobs)))
-            continue
-        entity, identity, token = _claimed_as(job)
-        own = found.get(id(token)) or _own_part(found, entity, token)
-        own.identities.append(identity)
-        own.jobs.append(job)
-        own.indices.append(next(index))
+    number = count()
+    for given in (jobs,) if isinstance(jobs, Claim) else each_job(jobs):
+        claimed = isinstance(given, Claim)
+        pairs = zip(given, given.fences, strict=True) if claimed else [(given, fence_of(given))]
+        for job, fence in pairs:
+            own = found.get(id(fence.token))
+            if own is None:
+                own = FencedJobs(any_mapping_of(fence.entity), fence.token, [], [])
+                found[id(fence.token)] = own
+            own.add(next(number), job, fence.identity)
     return list(found.values())
-
-
-def _own_part(found: dict[int, FencedJobs], entity: type[Any], token: Token) -> FencedJobs:
-    """Return the part of a token; a new one is added to those found."""
-    own = found.get(id(token))
-    if own is None:
-        own = found[id(token)] = FencedJobs(any_mapping_of(entity), token, [], [])
-    return own
-
-
-def _claimed_as(job: Any) -> tuple[type[Any], Identity, Token]:
-    """Return the class, the key and the token of an entity or a fence."""
-    if isinstance(job, Fence):
-        return job.entity, job.identity, job.token
-    return _fence_in(_state_of(job))
 
 
 def by_mapping(parts: Sequence[FencedJobs]) -> list[tuple[QueueMapping, list[FencedJobs]]]:
@@ -251,48 +234,45 @@ def _unpickled(entity: type[Any], *rest: Any) -> FencedJobs:
     return FencedJobs(any_mapping_of(entity), *rest)
 
 
-def each_job(jobs: Any) -> Iterator[Any]:
-    """Iterate over one job or many."""
-    if isinstance(jobs, Iterable) and not _is_mapped(jobs):
-        yield from jobs
-    else:
-        yield jobs
-
-
-def jobs_of(mapping: QueueMapping, jobs: Any) -> list[tuple[Any, QueueMapping, tuple[Any, ...]]]:
-    """Return each given job with its mapping and primary key; all are jobs of one table.
+def each_job(jobs: Any) -> Iterable[Any]:
+    """Return one job, or many, as an iterable.
 
     Raises:
-        ArgumentError: a job of another table, too.
+        ArgumentError: it is no job.
     """
-    found = jobs_with_keys(jobs)
-    base = mapping.mapper.base_mapper
-    for job, of_job, _ in found:
-        if of_job.mapper.base_mapper is not base:
-            raise ArgumentError(f"{job!r} is not a job of this queue, whose class is {mapping}")
-    return found
+    if isinstance(jobs, Fence) or isinstance(sa_inspect(jobs, raiseerr=False), InstanceState):
+        return (jobs,)
+    if not isinstance(jobs, Iterable):
+        raise _not_a_job(jobs)
+    return jobs
 
 
-def jobs_with_keys(jobs: Any) -> list[tuple[Any, QueueMapping, tuple[Any, ...]]]:
+def jobs_with_keys(
+    jobs: Any, of: QueueMapping | None = None
+) -> list[tuple[Any, QueueMapping, Identity]]:
     """Return each given job with its mapping and primary key, whether claimed or not.
 
+    Args:
+        of: all are jobs of its table.
+
     Raises:
-        ArgumentError: something given is not a job, or is not in the database yet.
+        ArgumentError: something given is not a job, is not in the database yet, or is a job of
+            another table.
     """
-    found = []
+    found: list[tuple[Any, QueueMapping, Identity]] = []
     for job in each_job(jobs):
         if isinstance(job, Fence):
             found.append((job, mapping_of(job.entity), job.identity))
-            continue
-        state = _state_of(job)
-        if state.identity is None:
-            raise ArgumentError(f"{_row_name(state)} is not in the database yet; flush it first")
-        found.append((job, mapping_of(state.mapper), tuple(state.identity)))
+        else:
+            state = _state_of(job)
+            if state.identity is None:
+                name = _row_name(state)
+                raise ArgumentError(f"{name} is not in the database yet; flush it first")
+            found.append((job, mapping_of(state.mapper), tuple(state.identity)))
+        base = found[-1][1].mapper.base_mapper
+        if of is not None and base is not of.mapper.base_mapper:
+            raise ArgumentError(f"{job!r} is not a job of this queue, whose class is {of}")
     return found
-
-
-def _is_mapped(job: Any) -> bool:
-    return isinstance(sa_inspect(job, raiseerr=False), InstanceState)
 
 
 def _state_of(job: Any) -> InstanceState[Any]:

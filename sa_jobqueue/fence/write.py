@@ -1,9 +1,8 @@
 """Fenced writes: how a change reaches exactly the rows of a claim.
 
 Where RETURNING tells which rows were ours, each claim takes one statement; elsewhere the
-count of rows tells whether all of them were. A locking read with the same fence comes
-first where the count says no, and where entities have to show the new values, which are
-expressions of the old row.
+count of rows tells whether all of them were. If not, a locking read with the same fence tells
+which ones, and the write is made again. Entities that have to show the new values are read then.
 
 Little is done for each row: a claim of a hundred jobs is written in the time of a few
 claims of one.
@@ -12,31 +11,29 @@ claims of one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import select
-
-from ..dialects.clock import as_utc
 from ..errors import ClaimLost
 from ..events.notes import note, note_claimable
-from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
+from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping
-from ..model.transitions import LATER, NOW, OWNER, SHIFT, taken_out_of_round
 from ..sessions.writer import AnyConnection, Writer, writing
-from .claim import FencedJobs, by_mapping
-from .show import show_written, written_events
+from .claim import FencedJobs
+from .show import UNSHOWN, Found, show_written, shown_values, written_events
 from .statements import (
-    DATES,
+    COUNT,
     KEYS,
-    FencedStatements,
-    FenceKind,
-    Found,
-    fenced_statements,
+    NEW_VALUES,
+    ONLY_KEYS,
+    FencedWrite,
+    fence_parameters,
+    fenced_write,
+    lock_ours,
+    lock_rows,
 )
-from .token import Change, Hold, Identity, LetGo, Token
+from .token import Change, Hold, Identity, LetGo
 
 log = logging.getLogger("sa_jobqueue.finish")
 lost_log = logging.getLogger("sa_jobqueue.lost")
@@ -46,22 +43,23 @@ _SAVEPOINT = "sa_jobqueue_write"
 
 
 def write(session: AnyConnection, changes: Iterable[tuple[Change, Sequence[FencedJobs]]]) -> None:
-    """Write changes to the rows of claims.
+    """Write changes, each to the rows of claims of one class.
 
     Raises:
         ClaimLost: for the jobs that are not ours any more, after the others were written.
     """
-    written: list[tuple[FencedJobs, Found]] = []
+    all_written: list[tuple[FencedJobs, Found]] = []
     verb = ""
     for change, parts in changes:
-        for mapping, of_mapping in by_mapping(parts):
-            with writing(session, mapping, rows=True) as writer:
-                found = _write_to_class(writer, mapping, change, of_mapping)
-                if note_written(writer, mapping, change, found):
-                    verb = change.verb
-            written += found
+        mapping = parts[0].mapping
+        with writing(session, mapping, rows=True) as writer:
+            with writer.atomically():
+                written = [(part, _write_part(writer, change, part)) for part in parts]
+            if note_written(writer, mapping, change, written):
+                verb = change.verb
+        all_written += written
     if verb:
-        raise _loss(verb, written)
+        raise _loss(verb, all_written)
 
 
 def write_in(
@@ -72,7 +70,8 @@ def write_in(
     Raises:
         ClaimLost: for the jobs that are not ours any more, after the others were written.
     """
-    written = _write_to_class(writer, mapping, change, parts)
+    with writer.atomically():
+        written = [(part, _write_part(writer, change, part)) for part in parts]
     if note_written(writer, mapping, change, written):
         raise _loss(change.verb, written)
 
@@ -91,7 +90,7 @@ def write_missing(
     if len(found) < len(part.identities):
         missing = [key for key in dict.fromkeys(part.identities) if key not in found]
         if missing:  # a heartbeat may have renewed their claim meanwhile
-            found |= _write_rows(writer, mapping, change, part.token, missing, shown=False)
+            found |= _write_rows(writer, change, part, missing, shown=False)
     written = [(part, found)]
     if note_written(writer, mapping, change, written):
         raise _loss(change.verb, written)
@@ -99,16 +98,6 @@ def write_missing(
 
 def _loss(verb: str, written: Sequence[tuple[FencedJobs, Found]]) -> ClaimLost:
     return ClaimLost(verb, lost=_in_order(written, ours=False), kept=_in_order(written, ours=True))
-
-
-def _write_to_class(
-    writer: Writer, mapping: QueueMapping, change: Change, parts: Sequence[FencedJobs]
-) -> list[tuple[FencedJobs, Found]]:
-    """Write one change to rows of one class, claim by claim."""
-    if writer.in_autocommit:
-        with writer.atomically():
-            return [(part, _write_part(writer, mapping, change, part)) for part in parts]
-    return [(part, _write_part(writer, mapping, change, part)) for part in parts]
 
 
 def note_written(
@@ -130,11 +119,16 @@ def note_written(
         mapping.head.changes += 1
     if mapping.wakes:
         _note_claimable(writer, mapping, change, written)
-    lost = _any_lost(written)
-    if lost:
-        _log_lost(change.verb, mapping, written)
-    elif log.isEnabledFor(logging.DEBUG):
-        log.debug("%s: %d of %s", change.verb, _jobs_in(written), mapping)
+    lost = False
+    for part, found in written:
+        lost |= len(found) < len(part.identities) and len(found) < len(set(part.identities))
+    if lost or log.isEnabledFor(logging.DEBUG):
+        jobs = sum(len(part.jobs) for part, _ in written)
+        if lost:
+            missed = len(_in_order(written, ours=False))
+            lost_log.warning("%s: %d of %d of %s lost", change.verb, missed, jobs, mapping)
+        else:
+            log.debug("%s: %d of %s", change.verb, jobs, mapping)
     return lost
 
 
@@ -153,24 +147,6 @@ def _note_claimable(
             note_claimable(writer, mapping, freed_by=limited_by)
 
 
-def _any_lost(written: Sequence[tuple[FencedJobs, Found]]) -> bool:
-    for part, found in written:
-        if len(found) < len(part.identities) and len(found) < len(set(part.identities)):
-            return True
-    return False
-
-
-def _log_lost(
-    verb: str, mapping: QueueMapping, written: Sequence[tuple[FencedJobs, Found]]
-) -> None:
-    lost = len(_in_order(written, ours=False))
-    lost_log.warning("%s: %d of %d of %s lost", verb, lost, _jobs_in(written), mapping)
-
-
-def _jobs_in(written: Sequence[tuple[FencedJobs, Found]]) -> int:
-    return sum(len(part.jobs) for part, _ in written)
-
-
 def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> list[Any]:
     """List the jobs that were ours, or those that were not, in the order given."""
     indexed = [
@@ -182,45 +158,36 @@ def _in_order(written: Sequence[tuple[FencedJobs, Found]], *, ours: bool) -> lis
     return [job for _, job in sorted(indexed, key=itemgetter(0))]
 
 
-def _write_part(writer: Writer, mapping: QueueMapping, change: Change, part: FencedJobs) -> Found:
+def _write_part(writer: Writer, change: Change, part: FencedJobs) -> Found:
     """Write to the rows of one claim, as many at a time as the databases take well."""
-    has_entities = not part.rows and part.has_entities
-    if has_entities:
-        writer.entities_allowed()
-    shown = has_entities and change.values is not None
+    # Asked for its session, a Connection refuses entities.
+    shown = part.has_entities and writer.session is not None and change.values is not None
     token, written = part.token, Found()
     write_some = _write_rows if token.hold is None else _write_held
-    identities = part.identities
-    single = len(identities) == 1
-    for chunk in [identities] if single else key_batches(list(dict.fromkeys(identities))):
+    keys = part.identities
+    for chunk in key_batches(keys if len(keys) == 1 else list(dict.fromkeys(keys))):
         known = len(token.dates)
-        found = write_some(writer, mapping, change, token, chunk, shown=shown)
+        found = write_some(writer, change, part, chunk, shown=shown)
         if len(found) < len(chunk) and len(token.dates) > known:
             # A heartbeat renewed the claim while our statement was on its way.
             missing = [identity for identity in chunk if identity not in found]
-            found |= write_some(writer, mapping, change, token, missing, shown=shown)
-        written = {**written, **found} if written else found
+            found |= write_some(writer, change, part, missing, shown=shown)
+        written |= found
     return written
 
 
 def _write_held(
-    writer: Writer,
-    mapping: QueueMapping,
-    change: Change,
-    token: Token,
-    identities: list[Identity],
-    *,
-    shown: bool,
+    writer: Writer, change: Change, part: FencedJobs, identities: list[Identity], *, shown: bool
 ) -> Found:
     """Write to rows that a hold keeps; return those that were ours, with their new values."""
-    connection, hold = writer.connection, token.hold
+    connection, mapping, hold = writer.connection, part.mapping, part.token.hold
     assert hold is not None
     held = hold.still_held(connection, mapping, identities)
     finishes = change.let_go is LetGo.AT_COMMIT
     taken_over = _in_newer_round(writer, mapping, hold, held) if finishes else []
-    staying = [key for key in held if key not in taken_over] if taken_over else held
-    found = _write_rows(writer, mapping, change, token, staying, shown=shown) if staying else {}
-    found = {**found, **dict.fromkeys(taken_over, ())}
+    staying = [key for key in held if key not in taken_over]
+    found = _write_rows(writer, change, part, staying, shown=shown) if staying else {}
+    found |= dict.fromkeys(taken_over)
     ours = [identity for identity in held if identity in found]
     hold.let_go(connection, mapping, ours, change.let_go)
     if len(ours) < len(held):
@@ -239,100 +206,85 @@ def _in_newer_round(
     """
     if not hold.rounds or not identities:
         return []
-    read = select(*mapping.keys, mapping.column("round")).where(
-        key_is_in(mapping, KEYS, writer.database)
-    )
-    locking = locked_by_key(read, mapping, writer.database)
-    rounds: dict[Identity, int] = {
-        tuple(row[:-1]): row[-1]
-        for batch in key_batches(list(identities))
-        for row in writer.core(locking, {KEYS: key_values(batch)})
-    }
+    rounds = lock_rows(writer, mapping, "round", identities)
     return [key for key, round_ in rounds.items() if round_ != hold.rounds.get(key, round_)]
 
 
 def _write_rows(
-    writer: Writer,
-    mapping: QueueMapping,
-    change: Change,
-    token: Token,
-    identities: list[Identity],
-    *,
-    shown: bool,
+    writer: Writer, change: Change, part: FencedJobs, identities: list[Identity], *, shown: bool
 ) -> Found:
-    """Write to rows behind their fence; a class without JobMixin has only its round written."""
+    """Write to rows behind their fence; a class without JobMixin has only its round written.
+
+    RETURNING took half of the time of SQLite's DELETE, under its write lock. So the count is
+    asked first there, and of a single row.
+    """
+    mapping, token, database = part.mapping, part.token, writer.database
     if not mapping.is_queue:
-        return _leave_round(writer, mapping, change, token, identities)
-    fence = FenceKind.of(token, identities)
-    statements = fenced_statements(mapping, writer, change.values, fence, change.own)
-    if not statements.writes:
-        return dict.fromkeys(identities, ())
-    parameters = {
-        KEYS: fence.keys(identities),
-        OWNER: token.owner,
-        DATES: fence.dates(token),
-        **change.parameters,
-    }
-    rows = len(identities)
-    if not shown and (rows == 1 or statements.counted):
-        if _write_all(writer, statements, parameters, rows):
-            return dict.fromkeys(identities, ())
-        if rows == 1:
-            return {}
-    if statements.told:
-        which = "write_returning" if shown else "write_returning_keys"
-        return statements.read(statements.run(writer, which, parameters))
-    found = statements.read(statements.run(writer, "lock", parameters))
+        return _leave_round(writer, change, part, identities)
+    deletes = change.values is None
+    returns = database.delete_returning if deletes else database.update_returning
+    counted = not shown and (len(identities) == 1 or database.one_writer)
+    returned = COUNT if counted or not returns else NEW_VALUES if shown else ONLY_KEYS
+    what = (change.values, change.word, change.own)
+    single = len(identities) == 1 == len(mapping.keys)
+    fenced = fenced_write(mapping, writer, what, token.kind(single=single), returned)
+    if fenced.statement is None:
+        return dict.fromkeys(identities, UNSHOWN)
+    parameters = {**fence_parameters(token, identities), **change.parameters}
+    if single:
+        ((parameters[KEYS],),) = identities
+    if returned != COUNT:
+        rows = fenced.run(writer, parameters).all()
+    else:
+        found = _write_counted(writer, fenced, part, identities, parameters)
+        if not shown or not found:
+            return dict.fromkeys(found, UNSHOWN)
+        rows = list(writer.built(fenced.read, {KEYS: key_values(found)}).all())
+    if shown:
+        return shown_values(mapping, fenced.attributes, rows)
+    return dict.fromkeys(map(tuple, rows), UNSHOWN)
+
+
+def _write_counted(
+    writer: Writer,
+    fenced: FencedWrite,
+    part: FencedJobs,
+    identities: list[Identity],
+    parameters: dict[str, Any],
+) -> list[Identity]:
+    """Write to the rows that are ours, and return their keys; the count tells whether all were.
+
+    With a hundred rows, locking and reading them first took a quarter of the time of claim
+    and finish. The count does not tell which rows were not ours: if one is missing, the write is
+    undone, and made again for those that a locking read finds.
+    """
+    several = len(identities) > 1
+    if several:
+        writer.connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+    if fenced.run(writer, parameters).rowcount == len(identities):
+        return identities
+    if not several:
+        return []
+    writer.connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+    found = list(lock_ours(writer, part.mapping, part.token, identities))
     if found:
-        ours = {**parameters, KEYS: fence.keys(list(found))}
-        statements.run(writer, "write", {**_times(change, found), **ours})
+        fenced.run(writer, {**parameters, KEYS: key_values(found)})
     return found
 
 
 def _leave_round(
-    writer: Writer,
-    mapping: QueueMapping,
-    change: Change,
-    token: Token,
-    identities: list[Identity],
+    writer: Writer, change: Change, part: FencedJobs, identities: list[Identity]
 ) -> Found:
-    """Take finished rows out of the round that they were claimed in."""
-    rounds = token.hold.rounds if token.hold is not None else {}
+    """Take finished rows out of the round that they were claimed in: it is done with them."""
+    mapping, hold = part.mapping, part.token.hold
+    rounds = hold.rounds if hold is not None else {}
     leaving = [identity for identity in identities if rounds.get(identity, 0) > 0]
     if change.let_go is not LetGo.AT_COMMIT or not leaving:
-        return dict.fromkeys(identities, ())
+        return dict.fromkeys(identities, UNSHOWN)
     round_ = mapping.column("round")
-    done = writer.database.update_by_key(mapping.table, mapping.keys).values(
-        dict(taken_out_of_round(mapping))
-    )
+    done = writer.database.update_by_key(mapping.table, mapping.keys).values({round_: -round_})
     named = key_is_in(mapping, KEYS, writer.database)
     for batch in key_batches(leaving):
         writer.core(done.where(named, round_ > 0), {KEYS: key_values(batch)})
-    return {identity: (-rounds.get(identity, 0),) for identity in identities}
-
-
-def _write_all(
-    writer: Writer, statements: FencedStatements, parameters: Mapping[str, Any], rows: int
-) -> bool:
-    """Write to all of the rows or to none; tell by the count whether all were ours.
-
-    With a hundred rows, locking and reading them first took a quarter of the time of claim
-    and finish. RETURNING took half of the time of SQLite's DELETE, under its write lock.
-    The count does not tell which rows were not ours: if one is missing, the write is
-    undone. Where a savepoint costs a round trip, RETURNING is faster.
-    """
-    several = rows > 1
-    if several:
-        writer.connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
-    count = statements.run(writer, "write_counted", parameters).rowcount
-    if several and count != rows:
-        writer.connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-    return count == rows
-
-
-def _times(change: Change, found: Found) -> dict[str, Any]:
-    """Return the times that a change writes: by the database's clock, read with the locked rows."""
-    if change.values is None:
-        return {}
-    now = as_utc(next(iter(found.values()))[-1])
-    return {NOW: now, LATER: now + timedelta(microseconds=change.parameters.get(SHIFT) or 0)}
+    shown = mapping.attributes["round"]
+    return {identity: {shown: -rounds.get(identity, 0)} for identity in identities}

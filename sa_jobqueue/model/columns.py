@@ -46,63 +46,34 @@ def timestamp_type() -> TypeEngine[datetime]:
     return DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 
 
-def _status(entity: type) -> Any:
-    args = QueueArgs.of(entity)
-    word = args.word(UNCLAIMED)
-    return String(max(STATUS_LENGTH, *map(len, args.words))), _required(word, insert_default=word)
-
-
-def _priority(entity: type) -> Any:
-    return SmallInteger(), _required("0", insert_default=0)
-
-
-def _run_at(entity: type) -> Any:
-    return timestamp_type(), _required(clock_default(), insert_default=utc_now())
-
-
-def _count(entity: type) -> Any:
-    return Integer(), _required("0", insert_default=0)
-
-
-def _max_attempts(entity: type) -> Any:
-    # Else the ORM would write the default for a None, which means: for ever.
-    type_ = Integer().evaluates_none()
-    most = QueueArgs.of(entity).max_attempts
-    default = {} if most is None else {"server_default": str(most), "insert_default": most}
-    return type_, {**_OPTIONAL, **default}
-
-
-def _required(server_default: Any, *, insert_default: Any) -> dict[str, Any]:
-    return {
-        "nullable": False,
-        "server_default": server_default,
-        "insert_default": insert_default,
-    }
-
-
-_OPTIONAL = {"nullable": True}
-
-#: Each role's type and options, for the class that gets the column.
-_COLUMNS: Mapping[str, Callable[[type], tuple[TypeEngine[Any], dict[str, Any]]]] = {
-    "status": _status,
-    "owner": lambda entity: (String(OWNER_LENGTH), _OPTIONAL),
-    "owner_date": lambda entity: (timestamp_type(), _OPTIONAL),
-    "priority": _priority,
-    "run_at": _run_at,
-    "attempts": _count,
-    "max_attempts": _max_attempts,
-    "last_error": lambda entity: (Text(), _OPTIONAL),
-    "round": _count,
-}
-
-#: The mixins' columns come behind the user's own, in this order.
-_SORT_ORDER = {role: 1_000 + ordinal for ordinal, role in enumerate(_COLUMNS)}
-
-
 def column_of(role: str, name: str, entity: type) -> Any:
     """Return the column of a role for a class, under the given name."""
-    type_, options = _COLUMNS[role](entity)
-    return mapped_column(name, type_, sort_order=_SORT_ORDER[role], info={MARK: role}, **options)
+    args = QueueArgs.of(entity)
+    word, most = args.word(UNCLAIMED), args.max_attempts
+    # Each with the default of the table and that of the ORM. The mixins' columns come behind the
+    # user's own, in this order.
+    columns: dict[str, tuple[TypeEngine[Any], Any, Any]] = {
+        "status": (String(max(STATUS_LENGTH, *map(len, args.words))), word, word),
+        "owner": (String(OWNER_LENGTH), None, None),
+        "owner_date": (timestamp_type(), None, None),
+        "priority": (SmallInteger(), "0", 0),
+        "run_at": (timestamp_type(), clock_default(), utc_now()),
+        "attempts": (Integer(), "0", 0),
+        # Else the ORM would write the default for a None, which means: for ever.
+        "max_attempts": (Integer().evaluates_none(), None if most is None else str(most), most),
+        "last_error": (Text(), None, None),
+        "round": (Integer(), "0", 0),
+    }
+    type_, of_table, of_orm = columns[role]
+    defaults = {} if of_orm is None else {"server_default": of_table, "insert_default": of_orm}
+    return mapped_column(
+        name,
+        type_,
+        nullable=role in ("owner", "owner_date", "max_attempts", "last_error"),
+        sort_order=1_000 + list(columns).index(role),
+        info={MARK: role},
+        **defaults,
+    )
 
 
 # The table that records a queue's rounds: ``<table>_rounds``.
@@ -263,22 +234,17 @@ def has_no_zone(type_: TypeEngine[Any], dialect: Dialect) -> bool:
     return "WITHOUT TIME ZONE" in type_.compile(dialect=dialect)
 
 
-def named_digits(type_: TypeEngine[Any], dialect: Dialect) -> int | None:
-    """Return how many digits of a second a type names in SQL; None: it names no number."""
-    number = _NUMBER.search(type_.compile(dialect=dialect))
-    return int(number[1]) if number else None
-
-
 def loses_microseconds(type_: TypeEngine[Any], dialect: Dialect, default: int) -> str | None:
     """Tell how a type loses microseconds on a database; None: it keeps them.
 
     Args:
         default: the digits of a type that names no number.
     """
-    named = named_digits(type_, dialect)
-    digits = default if named is None else named
+    written = type_.compile(dialect=dialect)
+    number = _NUMBER.search(written)
+    digits = int(number[1]) if number else default
     if digits < DIGITS:
-        return f"{type_.compile(dialect=dialect)} keeps {digits} digits of a second"
+        return f"{written} keeps {digits} digits of a second"
     own = type_.dialect_impl(dialect)
     write, read = own.bind_processor(dialect), own.result_processor(dialect, None)
     stored = _SOME_TIME if write is None else write(_SOME_TIME)

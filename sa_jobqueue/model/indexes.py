@@ -64,38 +64,21 @@ def add_indexes(mapping: QueueMapping) -> None:
     if not mapping.is_queue:
         _add(mapping.table, "claim", _each_once(mapping, (*mapping.order, *mapping.keys)))
         return
-    status = mapping.column("status")
+    status, table = mapping.column("status"), mapping.table
     # SQLite proves that `status = 'a'` implies the index's condition only if that is the same
     # term, not if it is an IN.
-    _add(
-        mapping.table,
-        "claim",
-        claim_index_columns(mapping),
-        status_is(status, *mapping.ready),
-        sqlite_where=len(mapping.ready) == 1,
-    )
-    _add(
-        mapping.table,
-        "reap",
-        [status, mapping.column("owner_date")],
-        status_is(status, *mapping.during),
-        sqlite_where=len(mapping.during) == 1,
-    )
+    ready, claimed = status_is(status, *mapping.ready), status_is(status, *mapping.during)
+    one_ready, one_claimed = len(mapping.ready) == 1, len(mapping.during) == 1
+    _add(table, "claim", claim_index_columns(mapping), ready, sqlite_where=one_ready)
+    by_age = [status, mapping.column("owner_date")]
+    _add(table, "reap", by_age, claimed, sqlite_where=one_claimed)
+    unfinished = status_is_not(status, *words_of(mapping, FINISHED))
     for key in mapping.per_key:
-        _add(
-            mapping.table,
-            _per_key(key),
-            key_index_columns(mapping, key, mapping.order),
-            status_is_not(status, *words_of(mapping, FINISHED)),
-            sqlite_where=False,
-        )
+        columns = key_index_columns(mapping, key, mapping.order)
+        _add(table, _per_key(key), columns, unfinished, sqlite_where=False)
     if mapping.args.failed_index:
-        _add(
-            mapping.table,
-            "failed",
-            _each_once(mapping, (status, mapping.column("owner_date"), *mapping.keys)),
-            is_unsuccessful(mapping, status),
-        )
+        columns = _each_once(mapping, (*by_age, *mapping.keys))
+        _add(table, "failed", columns, is_unsuccessful(mapping, status))
 
 
 def is_unsuccessful(mapping: QueueMapping, status: Any) -> ColumnElement[bool]:
@@ -186,15 +169,16 @@ def _add(
 ) -> None:
     name = index_name(table, purpose)
     there = [index for index in table.indexes if index.name == name]
+    kept: dict[str, Index] = vars(table).setdefault(_KEPT, {})
     if there:
-        _indexes_of(table)[purpose] = there[0]
+        kept[purpose] = there[0]
         return
     if any(_plain(column).table is not table for column in columns):
         return  # joined inheritance, ordered by a column of another table
     partial: dict[str, Any] = {} if where is None else {"postgresql_where": where}
     if sqlite_where and where is not None:
         partial["sqlite_where"] = where
-    _indexes_of(table)[purpose] = Index(name, *columns, **partial)
+    kept[purpose] = Index(name, *columns, **partial)
 
 
 def claim_index(mapping: QueueMapping) -> Index | None:
@@ -204,12 +188,8 @@ def claim_index(mapping: QueueMapping) -> Index | None:
 
 def index_of(table: Table, purpose: str) -> Index | None:
     """Return a mapped table's index for a purpose, such as ``"claim"`` or ``"reap"``."""
-    return _indexes_of(table).get(purpose)
-
-
-def _indexes_of(table: Table) -> dict[str, Index]:
-    kept: dict[str, Index] = vars(table).setdefault(_KEPT, {})
-    return kept
+    found: Index | None = vars(table).get(_KEPT, {}).get(purpose)
+    return found
 
 
 def reap_index(mapping: QueueMapping, during: str) -> Index:

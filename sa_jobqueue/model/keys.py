@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import (
@@ -118,7 +119,7 @@ def columns_are_in(
 
 def key_batches(identities: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
     """Divide identities into batches that one statement takes well."""
-    if len(identities) == 1:
+    if 0 < len(identities) <= MOST_WIDE_KEYS:
         return [list(identities)]
     most = MOST_KEYS if not identities or len(identities[0]) == 1 else MOST_WIDE_KEYS
     starts = range(0, len(identities), most)
@@ -132,7 +133,8 @@ def key_values(identities: Sequence[tuple[Any, ...]]) -> list[Any]:
         # over the whole table, and lock it. The same row twice is read as a range.
         (identity,) = identities
         return list(identity) if len(identity) == 1 else [identity, identity]
-    values = [identity[0] if len(identity) == 1 else identity for identity in identities]
+    one = bool(identities) and len(identities[0]) == 1
+    values = list(chain.from_iterable(identities)) if one else list(identities)
     try:
         return sorted(values)
     except TypeError:  # a type without an order: any order will do

@@ -39,7 +39,16 @@ from sqlalchemy.sql.visitors import iterate
 from ..dialects import dialect_of
 from ..errors import ArgumentError
 from ..process import function_name
-from .status import CLAIMED, JobStatus, QueueArgs, as_word, status_is, status_word, word_literal
+from .status import (
+    CLAIMED,
+    UNCLAIMED,
+    JobStatus,
+    QueueArgs,
+    as_word,
+    status_is,
+    status_word,
+    word_literal,
+)
 
 #: The roles of the claim order, as far as a class has columns for them; the primary key is
 #: always the last.
@@ -77,10 +86,24 @@ class QueueMapping:
         self.attributes = dict(_roles_of(mapper))
         #: Whether the class has JobMixin's columns.
         self.is_queue = self.has("status")
-        #: Who is told of events; see `events/`. A subclass has the listeners of its parents.
-        self.listeners: tuple[Any, ...] = _listeners_of(mapper.inherits)
+        #: The roles of the mixins' claim order that the class has.
+        self.order_roles = [role for role in ORDER_ROLES if self.has(role)]
+        #: Whether the mixins' columns make a claim order: a queue's, or that of rounds alone.
+        self.is_ordered = self.is_queue or self.has("round")
+        #: The attributes that hold points in time.
+        self.time_keys = tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
+        #: The table's word for a claimed job.
+        self.claimed = self.args.word(CLAIMED)
+        #: The statuses that the claim index serves.
+        self.ready = tuple(dict.fromkeys((self.args.word(UNCLAIMED), *self.args.ready)))
+        #: The statuses of claimed jobs, which the reap index serves.
+        self.during = tuple(dict.fromkeys((self.claimed, *self.args.during)))
+        # A subclass has the listeners of its parents, if somebody has asked for their mapping yet.
+        parent = vars(mapper.inherits).get(_KEPT) if mapper.inherits is not None else None
+        #: Who is told of events; see `events/`.
+        self.listeners: tuple[Any, ...] = parent.listeners if parent else ()
         #: What wakes the workers of this process that claim from the class; see `wakeups/`.
-        self.wake_calls: tuple[Callable[[], None], ...] = _wake_calls_of(mapper.inherits)
+        self.wake_calls: tuple[Callable[[], None], ...] = parent.wake_calls if parent else ()
         #: The plans of claims of all jobs of the class, by their strategies; see `verbs/claim.py`.
         self.plans: dict[str, Any] = {}
         #: Whether anybody wants to know of claimable jobs.
@@ -181,22 +204,19 @@ class QueueMapping:
         return attribute
 
     @cached_property
-    def time_keys(self) -> tuple[str, ...]:
-        """The attributes that hold points in time."""
-        return tuple(self.attributes[role] for role in TIME_ROLES if self.has(role))
-
-    @cached_property
     def onupdate_keys(self) -> tuple[str, ...]:
         """The attributes that change with an UPDATE of their row that names other columns.
 
         A column_property over the queue's columns is one: it was read before the UPDATE.
         """
         ours = set(map(self.column, self.attributes))
+        # Where no generator counts up the version, the server does, such as PostgreSQL's xmin.
+        version = None if self.mapper.version_id_generator else self.mapper.version_id_col
 
         def changes(column: ColumnElement[Any]) -> bool:
             if not isinstance(column, Column):
                 return not ours.isdisjoint(iterate(column))
-            return bool(column.onupdate or column.server_onupdate or column is self._server_version)
+            return bool(column.onupdate or column.server_onupdate or column is version)
 
         attributes = self.mapper.column_attrs
         return tuple(each.key for each in attributes if any(map(changes, each.columns)))
@@ -205,11 +225,6 @@ class QueueMapping:
     def written_keys(self) -> list[str]:
         """The attributes that a verb's write may change."""
         return [*self.attributes.values(), *self.onupdate_keys]
-
-    @property
-    def _server_version(self) -> Any:
-        """The version column that the server counts up, such as PostgreSQL's xmin."""
-        return None if self.mapper.version_id_generator else self.mapper.version_id_col
 
     @cached_property
     def text_keys(self) -> tuple[str, ...]:
@@ -227,7 +242,7 @@ class QueueMapping:
 
     def word(self, status: JobStatus) -> str:
         """Return the table's own word for a status."""
-        return self.args.word(status)
+        return self.args.names[status]
 
     def literal(self, word: str) -> ColumnElement[Any]:
         """Return a status word as an SQL literal that the status column takes."""
@@ -278,21 +293,6 @@ class QueueMapping:
         """Return the criterion that a row has one of these statuses, as literals."""
         return status_is(self.attribute("status"), *words)
 
-    @cached_property
-    def claimed(self) -> str:
-        """The table's word for a claimed job."""
-        return self.word(CLAIMED)
-
-    @cached_property
-    def ready(self) -> tuple[str, ...]:
-        """The statuses that the claim index serves."""
-        return tuple(dict.fromkeys((self.word(JobStatus.UNCLAIMED), *self.args.ready)))
-
-    @cached_property
-    def during(self) -> tuple[str, ...]:
-        """The statuses of claimed jobs, which the reap index serves."""
-        return tuple(dict.fromkeys((self.claimed, *self.args.during)))
-
     def in_progress(self, during: str) -> tuple[str, ...]:
         """Return the statuses that a job may have while a claim that wrote `during` lasts.
 
@@ -304,16 +304,6 @@ class QueueMapping:
         return self.during if shared else (during,)
 
     # -- the claim order, and what leads its index ----------------------
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the mixins' columns make a claim order: a queue's, or that of rounds alone."""
-        return self.is_queue or self.has("round")
-
-    @property
-    def order_roles(self) -> list[str]:
-        """The roles of the mixins' claim order that the class has."""
-        return [role for role in ORDER_ROLES if self.has(role)]
 
     @cached_property
     def order(self) -> tuple[ColumnElement[Any], ...]:
@@ -345,8 +335,9 @@ class QueueMapping:
     @cached_property
     def sorts_in_python(self) -> bool:
         """Whether Python sorts the columns of the mixins' claim order as the database does."""
-        columns = [*self._order_columns, *self.keys]
-        return all(_sorts(column) for column in columns)
+        kinds = (Integer, DateTime, Date, Uuid, String)
+        types = [column.type for column in (*self._order_columns, *self.keys)]
+        return all(isinstance(kind, kinds) and not isinstance(kind, Enum) for kind in types)
 
     @property
     def _order_columns(self) -> list[Column[Any]]:
@@ -440,21 +431,10 @@ def _no_class(given: Any) -> str:
     return f"{function_name(given)} is not a mapped class"
 
 
-def _listeners_of(mapper: Mapper[Any] | None) -> tuple[Any, ...]:
-    """Return the listeners of a parent; none if nobody has asked for its mapping yet."""
-    kept = None if mapper is None else vars(mapper).get(_KEPT)
-    return () if kept is None else kept.listeners
-
-
-def _wake_calls_of(mapper: Mapper[Any] | None) -> tuple[Callable[[], None], ...]:
-    kept = None if mapper is None else vars(mapper).get(_KEPT)
-    return () if kept is None else kept.wake_calls
-
-
 def word_of(mapping: QueueMapping, status: str) -> str:
     """Return the table's word for a JobStatus; a status of the user's own is returned as it is."""
     if isinstance(status, JobStatus):
-        return mapping.word(status)
+        return mapping.args.names[status]
     if not mapping.is_queue:
         return status_word(status)
     word = status_word(mapping.told(status))
@@ -475,8 +455,3 @@ def _attribute(entity: type, option: str, name: str) -> InstrumentedAttribute[An
             f"mapped attribute of {entity.__name__}"
         )
     return attribute
-
-
-def _sorts(column: Column[Any]) -> bool:
-    kinds = (Integer, DateTime, Date, Uuid, String)
-    return isinstance(column.type, kinds) and not isinstance(column.type, Enum)

@@ -46,14 +46,12 @@ from ..dialects import dialect_of
 from ..dialects.clock import as_utc
 from ..errors import ArgumentError
 from .columns import (
-    DIGITS,
     MARK,
     SHORTEST_LENGTH,
     WORDS,
     add_round_table,
     column_of,
     has_no_zone,
-    named_digits,
     same_kind,
     timestamp_type,
     variant_of,
@@ -113,7 +111,9 @@ class QueueColumns:
         Raises:
             ArgumentError: the mixin has no such column, or a name is given twice.
         """
-        return _named(cls, names)
+        attributes = _attributes(cls, names, call="named")
+        made = type(cls.__name__, (QueueColumns,), {"__doc__": cls.__doc__})
+        return _filled(made, attributes, cls.__queue_named__ | set(names))
 
     @classmethod
     def renamed(cls, **names: str) -> Callable[[type[_Typed]], type[_Typed]]:
@@ -143,11 +143,7 @@ class QueueColumns:
             _check_bare(cls, mixin, attributes)
             # SQLAlchemy would make columns of its own from the annotations.
             mixin.__annotations__ = {}
-            mixin.__queue_attributes__ = attributes
-            mixin.__queue_named__ = cls.__queue_named__ | set(names)
-            for role, name in attributes.items():
-                setattr(mixin, name, _declare(role, name))
-            return mixin
+            return _filled(mixin, attributes, cls.__queue_named__ | set(names))
 
         return decorate
 
@@ -156,44 +152,33 @@ def _check_bare(
     pattern: type[QueueColumns], mixin: type[QueueColumns], attributes: Mapping[str, str]
 ) -> None:
     """Refuse a class that cannot be a renamed mixin, and annotations of no column."""
-    if mixin.__bases__ != (QueueColumns,):
+    unknown = sorted(set(vars(mixin).get("__annotations__", {})) - set(attributes.values()))
+    if mixin.__bases__ != (QueueColumns,) or unknown:
         bases = ", ".join(base.__name__ for base in mixin.__bases__)
         raise ArgumentError(
             f"{pattern.__name__}.renamed() makes a mixin of a class whose only base is "
-            f"QueueColumns, and {mixin.__name__} has {bases}"
-        )
-    unknown = sorted(set(vars(mixin).get("__annotations__", {})) - set(attributes.values()))
-    if unknown:
-        raise ArgumentError(
-            f"{mixin.__name__} annotates {', '.join(unknown)}, which is no column of it: it has "
-            f"{', '.join(attributes.values())}"
+            f"QueueColumns, and which annotates some of {', '.join(attributes.values())}. "
+            f"{mixin.__name__} has {bases}, and annotates {', '.join(unknown) or 'no other'}"
         )
 
 
 _Typed = TypeVar("_Typed", bound=QueueColumns)
-_Mixin = TypeVar("_Mixin", bound=type[QueueColumns])
 
 
-def _declares(*roles: str) -> Callable[[_Mixin], _Mixin]:
+def _declares(*roles: str) -> Callable[[type[_Typed]], type[_Typed]]:
     """Give a mixin the columns of these roles, under the roles' own names."""
-
-    def decorate(mixin: _Mixin) -> _Mixin:
-        mixin.__queue_attributes__ = {role: role for role in roles}
-        for role in roles:
-            setattr(mixin, role, _declare(role, role))
-        return mixin
-
-    return decorate
+    return lambda mixin: _filled(mixin, {role: role for role in roles})
 
 
-def _named(mixin: type[QueueColumns], names: Mapping[str, str]) -> Any:
-    """Copy a mixin, with other names for its attributes and columns."""
-    attributes = _attributes(mixin, names, call="named")
-    body: dict[str, Any] = {name: _declare(role, name) for role, name in attributes.items()}
-    body["__queue_attributes__"] = attributes
-    body["__queue_named__"] = mixin.__queue_named__ | set(names)
-    body["__doc__"] = mixin.__doc__
-    return type(mixin.__name__, (QueueColumns,), body)
+def _filled(
+    mixin: type[_Typed], attributes: Mapping[str, str], named: frozenset[str] = frozenset()
+) -> type[_Typed]:
+    """Give a mixin columns: for each role by the name of its attribute."""
+    mixin.__queue_attributes__ = attributes
+    mixin.__queue_named__ = named
+    for role, name in attributes.items():
+        setattr(mixin, name, _declare(role, name))
+    return mixin
 
 
 def _attributes(
@@ -274,18 +259,6 @@ class RoundMixin(QueueColumns):
         round: Mapped[int]
 
 
-@event.listens_for(QueueColumns, "instrument_class", propagate=True)
-def _check_key(mapper: Mapper[Any], class_: type) -> None:
-    """Refuse a table without a primary key, and name the way out."""
-    table = mapper.local_table
-    if mapper.inherits is None and not (mapper._primary_key_argument or table.primary_key):
-        raise ArgumentError(
-            f"{class_.__name__} cannot be a queue: its table {table.description!r} has no primary "
-            "key, and a finish needs one. Add a primary key, or name unique columns in "
-            "__mapper_args__ = {'primary_key': [..]}"
-        )
-
-
 @event.listens_for(QueueColumns, "after_mapper_constructed", propagate=True)
 def _become_queue(mapper: Mapper[Any], class_: type) -> None:
     """Check the columns, add the indexes, and make times read back as UTC."""
@@ -302,8 +275,9 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
         )
     for role in mapping.attributes:
         _check_column(mapping, role)
-    if mapping.is_queue and (names := mapping.args.names):  # for migrations, which see the table
-        mapping.column("status").info[WORDS] = {str(key): word for key, word in names.items()}
+    own = {str(key): word for key, word in mapping.args.names.items() if key != word}
+    if mapping.is_queue and own:  # for migrations, which see the table
+        mapping.column("status").info[WORDS] = own
     if mapping.is_ordered:
         add_indexes(mapping)
     if mapping.has("round"):
@@ -334,20 +308,6 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
             f"taken, give the queue's column another name: {mixin}.{other}. If the "
             f"table's column has another name, map it: {name} = mapped_column('its_name')"
             f"{_OPTIONS.get(role, '')}"
-        )
-    # Not mapper.column_attrs, which configures every mapper: classes that relationships
-    # name may not be defined yet.
-    others = [
-        key
-        for key, other_column in mapping.mapper.columns.items()
-        if key != name
-        and getattr(other_column, "table", None) is column.table
-        and other_column.name == column.name
-    ]
-    if others:
-        raise ArgumentError(
-            f"{entity}.{others[0]} and {entity}.{name} are mapped to one column, {column.name!r}; "
-            f"give the queue's column another name: {mixin}.{other}"
         )
     ours = column.info.get(MARK) == role
     if ours and not _annotated(mapping.entity, name):
@@ -429,9 +389,7 @@ def _check_type(
     if role in TIME_ROLES:
         _check_zone(mapping, role, column)
     if isinstance(column.type, DateTime):
-        column.type = _with_microseconds(mapping, role, column.type)
-        if role == "owner_date":
-            _check_digits(mapping, column.type)
+        column.type = _with_microseconds(column.type)
 
 
 def _unfit(mapping: QueueMapping, role: str, what: str, wanted: str) -> ArgumentError:
@@ -468,30 +426,15 @@ def _check_zone(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
         )
 
 
-def _with_microseconds(mapping: QueueMapping, role: str, type_: DateTime) -> TypeEngine[datetime]:
-    """Make MySQL and MariaDB keep microseconds, which the fence compares, not only seconds."""
-    precise = mysql.DATETIME(fsp=6)
+def _with_microseconds(type_: DateTime) -> TypeEngine[datetime]:
+    """Make MySQL and MariaDB keep microseconds, which the fence compares, not only seconds.
+
+    A type of theirs stays as it is; the first claim refuses one that keeps too few digits.
+    """
     for name in ("mysql", "mariadb"):
-        variant = variant_of(type_, name)
-        own = type_ if variant is None else variant
-        if isinstance(own, mysql.DATETIME | mysql.TIMESTAMP) and own.fsp != precise.fsp:
-            raise _unfit(
-                mapping,
-                role,
-                f"is {own!r}",
-                "microseconds on MySQL and MariaDB: use mysql.DATETIME(fsp=6)",
-            )
-        if variant is None and not isinstance(own, mysql.DATETIME):
-            type_ = type_.with_variant(precise, name)
+        if variant_of(type_, name) is None and not isinstance(type_, mysql.DATETIME):
+            type_ = type_.with_variant(mysql.DATETIME(fsp=6), name)
     return type_
-
-
-def _check_digits(mapping: QueueMapping, type_: TypeEngine[datetime]) -> None:
-    """Refuse a type that names fewer digits of a second than the fence compares."""
-    digits = named_digits(type_, dialect_of("postgresql"))
-    if digits is not None and digits < DIGITS:
-        wanted = f"{DIGITS} digits of a second: use DateTime(timezone=True)"
-        raise _unfit(mapping, "owner_date", f"is {type_!r}", wanted)
 
 
 def _fits(type_: TypeEngine[Any], wanted: TypeEngine[Any]) -> bool:

@@ -125,7 +125,7 @@ class QueueArgs:
         ready: further statuses that jobs are claimed from; the claim index serves them.
         during: further statuses of claimed jobs, to which the application may move its own; the
             reap index serves them.
-        names: the table's own words for the statuses.
+        names: the table's words for the statuses.
         order_by: attributes that replace the claim order, each with an
             optional ``" desc"``; the primary key is always the last.
         lease: how long a claim of an unknown owner is left alone.
@@ -168,22 +168,30 @@ class QueueArgs:
                 f"{entity.__name__}.__queue_args__ has no option {', '.join(map(repr, unknown))}; "
                 f"the options are {', '.join(cls.__dataclass_fields__)}"
             )
+        _check_types(entity, given)
         for key in ("equality", "ready", "during", "order_by"):
             if key in given:
                 given[key] = _words(entity, key, given[key])
-        if "per_key" in given:
-            given["per_key"] = _keys(entity, given["per_key"])
-        _check_types(entity, given)
+        keys = given.get("per_key", ())
+        several = isinstance(keys, Iterable) and not isinstance(keys, str)
+        given["per_key"] = tuple(
+            _words(entity, "per_key", key) for key in (keys if several else [keys])
+        )
         for key in ("ready", "during"):
-            given[key] = tuple(status_word(word) for word in given.get(key, ()))
+            given[key] = tuple(map(status_word, given.get(key, ())))
         given["names"] = _status_names(entity, given.get("names", {}))
         args = cls(**given)
-        _check_apart(entity, args)
+        both = {args.word(UNCLAIMED), *args.ready} & {args.word(CLAIMED), *args.during}
+        if both:
+            raise ArgumentError(
+                f"{entity.__name__}.__queue_args__: a job in {min(both)!r} cannot both wait for a "
+                "claim and be claimed; name it in 'ready' or in 'during'"
+            )
         return args
 
     def word(self, status: JobStatus) -> str:
         """Return the table's word for a status."""
-        return self.names.get(status, status.value)
+        return self.names[status]
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -224,11 +232,6 @@ def _words(entity: type, key: str, value: Any) -> tuple[str, ...]:
     return words
 
 
-def _keys(entity: type, value: Any) -> tuple[tuple[str, ...], ...]:
-    several = isinstance(value, Iterable) and not isinstance(value, str)
-    return tuple(_words(entity, "per_key", key) for key in (value if several else (value,)))
-
-
 def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str]:
     try:
         named = {JobStatus(status): status_word(word) for status, word in names.items()}
@@ -237,20 +240,10 @@ def _status_names(entity: type, names: Mapping[Any, str]) -> dict[JobStatus, str
             f"{entity.__name__}.__queue_args__['names']: {error}; "
             f"the statuses are {', '.join(JobStatus)}"
         ) from error
-    words = [named.get(status, status.value) for status in JobStatus]
-    if len(set(words)) < len(words):
+    named = {status: named.get(status, status.value) for status in JobStatus}
+    if len(set(named.values())) < len(named):
         raise ArgumentError(
-            f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: {words}"
+            f"{entity.__name__}.__queue_args__['names'] uses one word for two statuses: "
+            f"{[*named.values()]}"
         )
     return named
-
-
-def _check_apart(entity: type, args: QueueArgs) -> None:
-    """Refuse a status that is both in `ready` and in `during`."""
-    ready = {args.word(JobStatus.UNCLAIMED), *args.ready}
-    both = sorted(ready & {args.word(CLAIMED), *args.during})
-    if both:
-        raise ArgumentError(
-            f"{entity.__name__}.__queue_args__: a job in {both[0]!r} cannot both wait for a claim "
-            "and be claimed; name it in 'ready' or in 'during'"
-        )

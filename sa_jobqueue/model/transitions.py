@@ -16,12 +16,12 @@ the earlier ones wrote.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     ColumnElement,
     Integer,
@@ -38,7 +38,7 @@ from sqlalchemy import (
 )
 
 from ..dialects.clock import utc_now
-from .mapping import QueueMapping, word_of
+from .mapping import QueueMapping
 from .status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED, JobStatus, status_is
 
 TRANSITIONS: Mapping[str, frozenset[tuple[JobStatus, JobStatus]]] = {
@@ -123,151 +123,104 @@ def claimed(
 
 # -- changes of claimed jobs, behind their fence --------------------------------
 
-Time: TypeAlias = ColumnElement[Any]
-
 # The parameters of the values that finishes write.
 OWNER, ERROR = "sa_jobqueue_owner", "sa_jobqueue_error"
-NOW, LATER, SHIFT = "sa_jobqueue_now", "sa_jobqueue_later", "sa_jobqueue_shift"
-
-
-@dataclass(frozen=True)
-class ClaimedRow:
-    """A claimed row in a statement that changes it.
-
-    Attributes:
-        mapping: finds its columns.
-        unmarked: the claim wrote nothing, so the change writes the owner and counts the
-            attempt.
-        now: the time of the change, as an expression.
-        later: SHIFT microseconds after `now`.
-    """
-
-    mapping: QueueMapping
-    unmarked: bool
-    now: Time
-    later: Time
-
+NOW, SHIFT = "sa_jobqueue_now", "sa_jobqueue_shift"
 
 #: Returns what a change writes to a claimed row; no values leave it as it is.
-ClaimedValues: TypeAlias = Callable[[ClaimedRow], Values]
+#:
+#: The second argument tells whether the claim wrote nothing: the change then writes the owner and
+#: counts the attempt. The third one is the status that the change leads to, in the table's word.
+ClaimedValues: TypeAlias = Callable[[QueueMapping, bool, str], Values]
 
 
-@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
-def completed(then: str) -> ClaimedValues:
+def completed(mapping: QueueMapping, unmarked: bool, then: str) -> Values:
     """Return what complete() writes: the status `then`, the time of the finish."""
-
-    def values(row: ClaimedRow) -> Values:
-        return {**_status(row, word_of(row.mapping, then)), **_kept_owner(row), **_counted(row)}
-
-    return values
+    return {**_ended(mapping, unmarked, then), **_counted(mapping, unmarked)}
 
 
-@lru_cache(typed=True)  # as above
-def failed(ready: str, *, delayed: bool) -> ClaimedValues:
-    """Return what fail() writes: `ready` and no owner while attempts remain, else failed.
+def failed(mapping: QueueMapping, unmarked: bool, ready: str) -> Values:
+    """Return what fail() writes: `ready`, a time and no owner while attempts remain, else failed.
 
-    Args:
-        delayed: the next attempt has to wait until ``later``.
+    The next attempt has to wait SHIFT microseconds.
     """
-
-    def values(row: ClaimedRow) -> Values:
-        mapping = row.mapping
-        ended = mapping.word(FAILED)
-        if not mapping.has("attempts"):
-            return {**_status(row, ended), **_kept_owner(row)}
-        again = _attempts_remain(row)
-        error = mapping.column("last_error")
-        unclaimed = mapping.literal(word_of(mapping, ready))
-        written: dict[Column[Any], Any] = {
-            mapping.column("status"): case((again, unclaimed), else_=mapping.literal(ended)),
-            mapping.column("owner"): case((again, null()), else_=_owner(row)),
-            mapping.column("owner_date"): case((again, null()), else_=row.now),
-            error: bindparam(ERROR, type_=error.type),
-        }
-        if delayed:
-            run_at = mapping.column("run_at")
-            written[run_at] = case((again, row.later), else_=run_at)
-        return {**written, **_counted(row)}
-
-    return values
+    ended = mapping.word(FAILED)
+    if not mapping.has("attempts"):
+        return _ended(mapping, unmarked, ended)
+    attempts, most = mapping.column("attempts"), mapping.column("max_attempts")
+    # The claim has counted this attempt; an unmarked claim has not.
+    used = attempts + 1 if unmarked else attempts
+    again = or_(most.is_(None), used < most)
+    owner, error, run_at = map(mapping.column, ("owner", "last_error", "run_at"))
+    finisher = bindparam(OWNER, type_=owner.type) if unmarked else owner
+    status = case((again, mapping.literal(ready)), else_=mapping.literal(ended))
+    return {
+        mapping.column("status"): status,
+        owner: case((again, null()), else_=finisher),
+        mapping.column("owner_date"): case((again, null()), else_=utc_now()),
+        error: bindparam(ERROR, type_=error.type),
+        run_at: case((again, utc_now(bindparam(SHIFT, type_=BigInteger))), else_=run_at),
+        **_counted(mapping, unmarked),
+    }
 
 
-@lru_cache(typed=True)  # as above
-def released(ready: str) -> ClaimedValues:
+def released(mapping: QueueMapping, unmarked: bool, ready: str) -> Values:
     """Return what release() writes: `ready`, no owner, and one attempt less."""
-
-    def values(row: ClaimedRow) -> Values:
-        if row.unmarked:  # nothing was marked; the end of the transaction frees the rows
-            return {}
-        mapping = row.mapping
-        written: dict[Column[Any], Any] = {
-            **_status(row, word_of(mapping, ready)),
-            mapping.column("owner"): null(),
-            mapping.column("owner_date"): null(),
-        }
-        if mapping.has("attempts"):
-            attempts = mapping.column("attempts")
-            written[attempts] = attempts - 1
-        return written
-
-    return values
-
-
-def claimed_cancelled(row: ClaimedRow) -> Values:
-    """Return what cancel_claimed() writes: cancelled, the time, the reason."""
-    written = {**_status(row, row.mapping.word(CANCELLED)), **_kept_owner(row)}
-    if row.mapping.has("last_error"):
-        error = row.mapping.column("last_error")
-        written[error] = bindparam(ERROR, type_=error.type)
-    return {**written, **_counted(row)}
-
-
-def renewed(row: ClaimedRow) -> Values:
-    """Return what renew() writes: a new owner_date, and no status."""
-    if row.unmarked:  # no lease, so none to start again
+    if unmarked:  # nothing was marked; the end of the transaction frees the rows
         return {}
-    date = row.mapping.column("owner_date")
+    written = _freed(mapping, ready)
+    if mapping.has("attempts"):
+        attempts = mapping.column("attempts")
+        written[attempts] = attempts - 1
+    return written
+
+
+def claimed_cancelled(mapping: QueueMapping, unmarked: bool, word: str) -> Values:
+    """Return what cancel_claimed() writes: cancelled, the time, the reason."""
+    written = _ended(mapping, unmarked, word)
+    if mapping.has("last_error"):
+        error = mapping.column("last_error")
+        written[error] = bindparam(ERROR, type_=error.type)
+    return {**written, **_counted(mapping, unmarked)}
+
+
+def renewed(mapping: QueueMapping, unmarked: bool, word: str) -> Values:
+    """Return what renew() writes: a new owner_date, and no status."""
+    if unmarked:  # no lease, so none to start again
+        return {}
+    date = mapping.column("owner_date")
     return {date: bindparam(NOW, type_=date.type)}
 
 
-@lru_cache
-def moved_on(word: str) -> ClaimedValues:
+def moved_on(mapping: QueueMapping, unmarked: bool, word: str) -> Values:
     """Return what completing a workflow's step writes: the next status, as if never tried."""
-
-    def values(row: ClaimedRow) -> Values:
-        return reset(word)(row.mapping)
-
-    return values
+    return reset(mapping, word)
 
 
-def _status(row: ClaimedRow, word: str) -> dict[Column[Any], Any]:
-    return {row.mapping.column("status"): row.mapping.literal(word)}
+def _freed(mapping: QueueMapping, word: str) -> dict[Column[Any], Any]:
+    return {
+        mapping.column("status"): mapping.literal(word),
+        mapping.column("owner"): null(),
+        mapping.column("owner_date"): null(),
+    }
 
 
-def _kept_owner(row: ClaimedRow) -> Values:
+def _ended(mapping: QueueMapping, unmarked: bool, word: str) -> dict[Column[Any], Any]:
     """Keep the owner, and note the time of the change."""
-    written = {row.mapping.column("owner"): _owner(row)} if row.unmarked else {}
-    return {**written, row.mapping.column("owner_date"): row.now}
+    written: dict[Column[Any], Any] = {mapping.column("status"): mapping.literal(word)}
+    if unmarked:
+        owner = mapping.column("owner")
+        written[owner] = bindparam(OWNER, type_=owner.type)
+    written[mapping.column("owner_date")] = utc_now()
+    return written
 
 
-def _owner(row: ClaimedRow) -> ColumnElement[Any]:
-    owner = row.mapping.column("owner")
-    return bindparam(OWNER, type_=owner.type) if row.unmarked else owner
-
-
-def _counted(row: ClaimedRow) -> dict[Column[Any], Any]:
+def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
     """Count the attempt of an unmarked claim, which wrote nothing itself."""
-    if not row.unmarked or not row.mapping.has("attempts"):
+    if not unmarked or not mapping.has("attempts"):
         return {}
-    attempts = row.mapping.column("attempts")
+    attempts = mapping.column("attempts")
     return {attempts: attempts + 1}
-
-
-def _attempts_remain(row: ClaimedRow) -> ColumnElement[bool]:
-    attempts, most = row.mapping.column("attempts"), row.mapping.column("max_attempts")
-    # The claim has counted this attempt; an unmarked claim has not.
-    used = attempts + 1 if row.unmarked else attempts
-    return or_(most.is_(None), used < most)
 
 
 # -- reap -----------------------------------------------------------------------
@@ -275,16 +228,12 @@ def _attempts_remain(row: ClaimedRow) -> ColumnElement[bool]:
 
 def reaped(mapping: QueueMapping, ready: str, reason: str, *, failed: bool) -> Values:
     """Return what reap() writes: `ready` and no owner, or failed; last_error names the owner."""
-    status, date = mapping.column("status"), mapping.column("owner_date")
-    owner = mapping.column("owner")
     values: dict[Column[Any], Any] = {}
-    if mapping.has("last_error"):
-        error = mapping.column("last_error")
+    if mapping.has("last_error"):  # first: MySQL's assignments see what earlier ones wrote
+        error, owner = mapping.column("last_error"), mapping.column("owner")
         values[error] = literal(f"reaped, {reason}: ") + func.coalesce(owner, "nobody")
-    if failed:
-        values |= {status: mapping.literal(mapping.word(FAILED)), date: utc_now()}
-    else:
-        values |= {status: mapping.literal(ready), owner: null(), date: null()}
+    failure = mapping.word(FAILED)
+    values |= _ended(mapping, False, failure) if failed else _freed(mapping, ready)
     return or_next_round(mapping, values)
 
 
@@ -301,59 +250,37 @@ def attempts_used_up(mapping: QueueMapping) -> ColumnElement[Any]:
 
 # -- changes of jobs that nobody has ---------------------------------------------
 
-#: Returns what a change writes to a job that nobody has claimed.
-UnclaimedValues: TypeAlias = Callable[[QueueMapping], Values]
+#: Returns what a change writes to a job that nobody has claimed; the word is its new status.
+UnclaimedValues: TypeAlias = Callable[[QueueMapping, str], Values]
 
 
-@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
-def ended(status: str) -> UnclaimedValues:
+def ended(mapping: QueueMapping, word: str) -> Values:
     """Return what cancel() writes: a finished status, and the time, by which prune() goes."""
-
-    def values(mapping: QueueMapping) -> Values:
-        return {
-            mapping.column("status"): mapping.literal(word_of(mapping, status)),
-            mapping.column("owner_date"): utc_now(),
-        }
-
-    return values
+    return _ended(mapping, False, word)
 
 
-@lru_cache(typed=True)  # as above
-def reset(status: str) -> UnclaimedValues:
+def reset(mapping: QueueMapping, word: str) -> dict[Column[Any], Any]:
     """Return what brings a job to a status as if it had never been tried."""
-
-    def values(mapping: QueueMapping) -> Values:
-        written: dict[Column[Any], Any] = {
-            mapping.column("status"): mapping.literal(word_of(mapping, status)),
-            mapping.column("owner"): null(),
-            mapping.column("owner_date"): null(),
-        }
-        if mapping.has("attempts"):
-            written[mapping.column("attempts")] = literal_column("0")
-        return written
-
-    return values
+    written = _freed(mapping, word)
+    if mapping.has("attempts"):
+        written[mapping.column("attempts")] = literal_column("0")
+    return written
 
 
-@lru_cache(typed=True)  # as above
-def retried(status: str) -> UnclaimedValues:
+def retried(mapping: QueueMapping, word: str) -> Values:
     """Return what retry() writes: a status as if never tried, and due now at the latest."""
-
-    def values(mapping: QueueMapping) -> Values:
-        written = dict(reset(status)(mapping))
-        if mapping.has("run_at"):
-            run_at = mapping.column("run_at")
-            written[run_at] = case((run_at > utc_now(), utc_now()), else_=run_at)
-        return written
-
-    return values
+    written = reset(mapping, word)
+    if mapping.has("run_at"):
+        run_at = mapping.column("run_at")
+        written[run_at] = case((run_at > utc_now(), utc_now()), else_=run_at)
+    return written
 
 
 #: The parameter for the priority that reprioritize() writes.
 PRIORITY = "sa_jobqueue_priority"
 
 
-def reprioritized(mapping: QueueMapping) -> Values:
+def reprioritized(mapping: QueueMapping, word: str) -> Values:
     """Return what reprioritize() writes: the priority, and no status."""
     return {mapping.column("priority"): bindparam(PRIORITY, type_=Integer)}
 
@@ -381,12 +308,6 @@ def put_in_round(mapping: QueueMapping, number: int) -> Values:
         column: case((is_claimed, column), else_=value)
         for column, value in _new_in_round(mapping).items()
     }
-
-
-def taken_out_of_round(mapping: QueueMapping) -> Values:
-    """Return what complete() writes to a class without JobMixin: its round is done with the row."""
-    round_ = mapping.column("round")
-    return {round_: -round_}
 
 
 def next_round_waits(mapping: QueueMapping) -> ColumnElement[bool] | None:

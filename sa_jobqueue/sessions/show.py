@@ -11,7 +11,6 @@ from sqlalchemy.orm.attributes import instance_state, set_committed_value
 
 from ..model.keys import key_is_in, key_values, keys_of
 from ..model.mapping import QueueMapping
-from .transaction_end import undo_on_savepoint_rollback
 from .writer import Writer
 
 
@@ -24,26 +23,20 @@ def show_values(session: Session, shown: Sequence[tuple[Any, dict[str, Any]]]) -
     for entity, values in shown:
         for key, value in values.items():
             set_committed_value(entity, key, value)
-    if session.in_nested_transaction():
-        keys = {key for _, values in shown for key in values}
-        expire_on_savepoint_rollback(session, [entity for entity, _ in shown], list(keys))
+    expire_on_savepoint_rollback(session, [entity for entity, _ in shown])
 
 
-def show_expired(session: Session, mapping: QueueMapping, entities: Iterable[Any]) -> None:
-    """Let entities reload the attributes that a verb writes, at their next read.
-
-    They reload again if the savepoint that is open now is rolled back.
-    """
-    expire(session, entities, mapping.written_keys)
-
-
-def expire(session: Session, entities: Iterable[Any], keys: Sequence[str]) -> None:
-    """Let entities reload attributes now, and if the savepoint that is open now is rolled back."""
+def show_expired(
+    session: Session,
+    mapping: QueueMapping,
+    entities: Iterable[Any],
+    keys: Sequence[str] | None = None,
+) -> None:
+    """Let entities reload attributes at their next read: by default those that a verb writes."""
     own = [entity for entity in entities if entity in session]
     for entity in own:
-        session.expire(entity, keys)
-    if own:
-        expire_on_savepoint_rollback(session, own, keys)
+        session.expire(entity, mapping.written_keys if keys is None else keys)
+    expire_on_savepoint_rollback(session, own)
 
 
 def loaded(
@@ -55,21 +48,14 @@ def loaded(
     return [entity for entity in found if entity is not None]
 
 
-def expire_on_savepoint_rollback(
-    session: Session, entities: Sequence[Any], keys: Sequence[str]
-) -> None:
-    """Let entities reload attributes if the savepoint that is open now is rolled back.
+def expire_on_savepoint_rollback(session: Session, entities: Iterable[Any]) -> None:
+    """Let entities reload if the savepoint that is open now is rolled back.
 
     A session expires what it flushed in a savepoint. It does not expire attributes that were
     set as committed or read in the savepoint.
     """
-
-    def expire() -> None:
-        for entity in entities:
-            if entity in session:
-                session.expire(entity, keys)
-
-    undo_on_savepoint_rollback(session, expire)
+    if session.in_nested_transaction():
+        session._register_altered(map(instance_state, entities))  # as a bulk UPDATE does
 
 
 def show_deleted(session: Session, entities: Iterable[Any]) -> None:

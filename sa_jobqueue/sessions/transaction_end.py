@@ -131,10 +131,7 @@ def _around(savepoint: SessionTransaction) -> SessionTransaction:
     return around
 
 
-Undo = Callable[[], None]
-
-
-def undo_on_rollback(session: Session, undo: Undo) -> None:
+def undo_on_rollback(session: Session, undo: Callable[[], None]) -> None:
     """Call `undo` unless the savepoint that is open now, or else the transaction, is committed."""
 
     def ended(end: TransactionEnd) -> None:
@@ -142,9 +139,3 @@ def undo_on_rollback(session: Session, undo: Undo) -> None:
             undo()
 
     call_at_end(session, ended)
-
-
-def undo_on_savepoint_rollback(session: Session, undo: Undo) -> None:
-    """Call `undo` if a savepoint is open now and is rolled back."""
-    if session.in_nested_transaction():
-        undo_on_rollback(session, undo)

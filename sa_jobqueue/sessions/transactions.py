@@ -149,14 +149,7 @@ def _roll_back(connection: Connection) -> None:
         connection.connection.rollback()
 
 
-@contextmanager
-def connected(engine: Engine) -> Iterator[Connection]:
-    """Connect, and close the connection; see :func:`connect`."""
-    with connect(engine) as connection:
-        yield connection
-
-
-def connect(engine: Engine) -> Connection:
+def connected(engine: Engine) -> Connection:
     """Connect; raise OperationalError in place of a driver's own errors."""
     with Connecting(engine):
         return engine.connect()

@@ -40,7 +40,7 @@ from sqlalchemy.orm import Mapper, ORMExecuteState, Query, Session, scoped_sessi
 from ..dialects import Database, database_of
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
-from .transaction_end import undo_on_savepoint_rollback
+from .transaction_end import undo_on_rollback
 
 AnySession: TypeAlias = "Session | scoped_session[Any]"
 
@@ -89,8 +89,6 @@ _IN_TRANSACTION = nullcontext()
 class Writer:
     """The connection that a verb writes with, and the session that it belongs to.
 
-    `writing()` returns it as a context manager: most sessions have nothing to undo at its end.
-
     Attributes:
         options: the execution options of the verb's statements.
         hooked: whether do_orm_execute hooks may add criteria to the session's SELECTs.
@@ -104,12 +102,6 @@ class Writer:
     options: Mapping[str, Any] | None = None
     hooked: bool = False
 
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     @property
     def session(self) -> Session:
         """The session, for work that a connection cannot do.
@@ -120,15 +112,6 @@ class Writer:
         if self.of_session is None:
             raise ArgumentError(IN_A_SESSION)
         return self.of_session
-
-    def entities_allowed(self) -> None:
-        """Refuse entities if there is no session.
-
-        Raises:
-            ArgumentError: the caller gave a Connection.
-        """
-        if self.of_session is None:
-            raise ArgumentError(IN_A_SESSION)
 
     @cached_property
     def keeps_snapshot(self) -> bool:
@@ -168,10 +151,12 @@ class Writer:
         Raises:
             ArgumentError: it is a savepoint of a Connection, which does not report its end.
         """
-        if self.of_session is not None:
-            undo_on_savepoint_rollback(self.of_session, undo)
-        elif self.connection.in_nested_transaction():
+        if not self.connection.in_nested_transaction():
+            return
+        if self.of_session is None:
             raise ArgumentError("a held claim in a savepoint needs a Session, not a Connection")
+        if self.of_session.in_nested_transaction():
+            undo_on_rollback(self.of_session, undo)
 
     def atomically(self) -> AbstractContextManager[None]:
         """Make several statements one transaction, also under AUTOCOMMIT."""
@@ -242,7 +227,7 @@ def writing(
         ArgumentError: not a session; with `rows`, not a Connection either.
     """
     if isinstance(session, Connection) and rows:
-        return _writer(None, session, mapping)
+        return nullcontext(writer_for(session, mapping))
     if not isinstance(session, Session):
         session = session_of(session)
     own_routes = type(session).get_bind is not Session.get_bind
@@ -250,27 +235,20 @@ def writing(
         raise ArgumentError(IN_A_SHARDED_SESSION)
     if not session._is_clean():  # flush() asks the same, but refuses to run inside of a flush
         session.flush()
-    hooked = has_execute_hooks(session)
-    if not reads:
-        announce_write(session, mapping, hooked=hooked)
-    if not own_routes:
-        return _writer_in(session, mapping, hooked)
-    return _routed_to_writes(session, mapping, hooked)
+    if not reads and (session.dispatch.do_orm_execute or session.dispatch.after_bulk_update):
+        _announce_write(session, mapping)
+    if own_routes:
+        return _routed_to_writes(session, mapping)
+    return nullcontext(writer_for(session, mapping))
 
 
-def writer_for(session: Session, mapping: QueueMapping) -> Writer:
-    """Return a writer on the session's connection for a mapped class."""
-    return _writer_in(session, mapping, has_execute_hooks(session))
-
-
-def _writer_in(session: Session, mapping: QueueMapping, hooked: bool) -> Writer:
-    connection = session.connection(bind_arguments={"mapper": mapping.mapper})
-    return _writer(session, connection, mapping, hooked)
-
-
-def _writer(
-    session: Session | None, connection: Connection, mapping: QueueMapping, hooked: bool = False
-) -> Writer:
+def writer_for(session: Session | Connection, mapping: QueueMapping) -> Writer:
+    """Return a writer on a Connection, or on that of a session for a mapped class."""
+    if isinstance(session, Connection):
+        of_session, connection = None, session
+    else:
+        of_session = session
+        connection = session.connection(bind_arguments={"mapper": mapping.mapper})
     database = database_of(connection)
     in_autocommit = database.in_autocommit(connection)
     if schemas := connection.get_execution_options().get("schema_translate_map"):
@@ -282,7 +260,8 @@ def _writer(
         and not _begin(connection, database)
     ):
         options = database.past_snapshot(connection)
-    return Writer(session, connection, database, in_autocommit, mapping.mapper, options, hooked)
+    hooked = of_session is not None and has_execute_hooks(of_session)
+    return Writer(of_session, connection, database, in_autocommit, mapping.mapper, options, hooked)
 
 
 def _refuse_quotes(schemas: Mapping[Any, str | None]) -> None:
@@ -329,7 +308,7 @@ def _begun_by_us(connection: Connection) -> bool:
 
 
 @contextmanager
-def _routed_to_writes(session: Session, mapping: QueueMapping, hooked: bool) -> Iterator[Writer]:
+def _routed_to_writes(session: Session, mapping: QueueMapping) -> Iterator[Writer]:
     """Make a routing session use its bind for writes for all statements on this mapper.
 
     Such a session decides by the statement's class, and treats SELECT .. FOR UPDATE as a
@@ -348,7 +327,7 @@ def _routed_to_writes(session: Session, mapping: QueueMapping, hooked: bool) -> 
 
     vars(session)["get_bind"] = get_bind
     try:
-        yield _writer_in(session, mapping, hooked)
+        yield writer_for(session, mapping)
     finally:
         del vars(session)["get_bind"]
 
@@ -362,18 +341,13 @@ def has_execute_hooks(session: Session) -> bool:
     return bool(session.dispatch.do_orm_execute)
 
 
-def announce_write(session: Session, mapping: QueueMapping, *, hooked: bool) -> None:
+def _announce_write(session: Session, mapping: QueueMapping) -> None:
     """Tell the session's hooks that a verb writes to rows of a mapped class.
 
     They see an UPDATE of the class by do_orm_execute and after_bulk_update, with a WHERE that
     is false and the execution option ANNOUNCED. The database does not get this UPDATE: the last
     hook, which is ours, answers it. A hook that refuses writes raises before the verb has written.
-
-    Args:
-        hooked: what :func:`has_execute_hooks` returns.
     """
-    if not (hooked or session.dispatch.after_bulk_update):
-        return
     status = mapping.attributes.get("status")
     query: Query[Any] = Query(mapping.entity, session).filter(false())
     query = query.execution_options(**{ANNOUNCED: True})

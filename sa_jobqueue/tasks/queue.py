@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from ..errors import ArgumentError
 from ..events.listeners import copy_of
 from ..queue import Handler, JobQueue
-from ..verbs.backoff import check_positive
+from ..verbs.backoff import check_durations
 from ..worker.lanes import Lane
 from .mixin import NAME_LENGTH, TaskMixin
 from .task import Task
@@ -103,7 +103,7 @@ class TaskQueue(Lane[T]):
             ArgumentError: the function is a lambda or is defined in another function, a task has
                 this name already, or a parameter cannot be kept as JSON.
         """
-        check_positive(timeout=timeout)
+        check_durations(zero=False, none=True, timeout=timeout)
 
         def declare(function: Callable[..., Any]) -> Task[..., ..., Any, T]:
             known = name or _name_of(function)

@@ -23,15 +23,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from sqlalchemy import Select, select
-
 from ..errors import ArgumentError
-from ..fence.claim import FencedJobs, by_mapping
+from ..fence.claim import FencedJobs
+from ..fence.statements import lock_rows
 from ..fence.token import Identity
-from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
-from ..sessions.built_once import built_once
-from ..sessions.writer import AnyConnection, Writer, writing
+from ..sessions.writer import AnyConnection, writing
 
 log = logging.getLogger("sa_jobqueue.failure")
 
@@ -196,28 +193,28 @@ DEFAULT_BACKOFF = ExponentialBackoff()
 
 
 def by_delay(
-    session: AnyConnection, parts: list[FencedJobs], backoff: Backoff | None
-) -> dict[timedelta | None, list[FencedJobs]]:
-    """Group failed jobs by their delays: each is asked for by the job's own attempts.
+    session: AnyConnection, mapping: QueueMapping, parts: list[FencedJobs], backoff: Backoff | None
+) -> dict[timedelta, list[FencedJobs]]:
+    """Group failed jobs of a class by their delays: each is asked for by the job's own attempts.
 
-    Jobs without RetryMixin have no delay: they are not tried again.
+    Jobs without RetryMixin are not tried again, and have no delay.
 
     Raises:
         ArgumentError: a class whose jobs cannot be delayed, or a backoff that does not
             return a delay.
     """
     if backoff is not None:
-        for mapping, _ in by_mapping(parts):
-            check_backoff(mapping, backoff)
-    delays: dict[timedelta | None, list[FencedJobs]] = {}
+        check_backoff(mapping, backoff)
+    if not mapping.has("attempts"):
+        return {timedelta(0): parts}
+    delays: dict[timedelta, list[FencedJobs]] = {}
     for part in parts:
-        if not part.mapping.has("attempts"):
-            delays.setdefault(None, []).append(part)
-            continue
         attempts = _attempts(session, part)
-        wait = backoff or DEFAULT_BACKOFF
-        delay_of = {identity: delay_after(wait, count) for identity, count in attempts.items()}
-        for delay, alike in _divided(part, delay_of).items():
+        delay_of = {
+            key: delay_after(backoff or DEFAULT_BACKOFF, count) for key, count in attempts.items()
+        }
+        divided = part.divided([delay_of[identity] for identity in part.identities])
+        for delay, alike in divided.items():
             delays.setdefault(delay, []).append(alike)
     return delays
 
@@ -229,73 +226,36 @@ def _attempts(session: AnyConnection, part: FencedJobs) -> dict[Identity, int]:
     rows are locked in the order of their keys, so that the writes may come in any order.
     """
     uncounted = part.token.hold is not None  # an unmarked claim wrote nothing
-    found = dict.fromkeys(part.identities, 1)
     with writing(session, part.mapping, rows=True) as writer:
         writer.lock_writes(part.mapping.table)
-        locking = _locking(part.mapping, writer)
-        for batch in key_batches(list(found)):
-            for row in writer.core(locking, {_KEYS: key_values(batch)}):
-                found[tuple(row[:-1])] = row[-1] + uncounted
-    return found
+        found = lock_rows(writer, part.mapping, "attempts", dict.fromkeys(part.identities))
+    return {key: found[key] + uncounted if key in found else 1 for key in part.identities}
 
 
-@built_once
-def _locking(mapping: QueueMapping, writer: Writer) -> Select[Any]:
-    named = key_is_in(mapping, _KEYS, writer.database)
-    tried = select(*mapping.keys, mapping.column("attempts")).where(named)
-    return locked_by_key(tried, mapping, writer.database, keep_references=True)
-
-
-def _divided(part: FencedJobs, delay_of: dict[Identity, timedelta]) -> dict[timedelta, FencedJobs]:
-    divided: dict[timedelta, FencedJobs] = {}
-    for index, job, identity in part.indexed:
-        delay = delay_of[identity]
-        alike = divided.setdefault(delay, FencedJobs(part.mapping, part.token, [], [], part.rows))
-        alike.identities.append(identity)
-        alike.jobs.append(job)
-        alike.indices.append(index)
-    return divided
-
-
-def check_positive(**durations: timedelta | None) -> None:
-    """Refuse durations that are not longer than zero; None is allowed.
-
-    Raises:
-        ArgumentError: it names the argument.
-    """
-    for name, duration in durations.items():
-        if duration is not None:
-            _check_duration(name, duration, "longer than zero, or None", zero=False)
-
-
-def check_ages(**ages: timedelta | None) -> None:
-    """Refuse ages that are too long for a database; None is allowed.
-
-    Raises:
-        ArgumentError: it names the argument.
-    """
-    for name, age in ages.items():
-        if age is not None and age > LONGEST_AGE:
-            raise ArgumentError(f"{name}= takes at most a hundred years, not {age!r}")
-
-
-def check_durations(*, zero: bool, **durations: timedelta) -> None:
-    """Refuse durations that are negative, or not longer than zero.
+def check_durations(
+    *,
+    zero: bool,
+    none: bool = False,
+    longest: timedelta = timedelta.max,
+    **durations: timedelta | None,
+) -> None:
+    """Refuse durations that are negative, not longer than zero, or too long.
 
     Args:
         zero: whether zero is allowed.
+        none: whether None is allowed.
 
     Raises:
         ArgumentError: it names the argument.
     """
-    for name, duration in durations.items():
-        _check_duration(name, duration, "of at least zero" if zero else "longer than zero", zero)
-
-
-def _check_duration(name: str, duration: Any, what: str, zero: bool) -> None:
     shortest = timedelta(0) if zero else timedelta.resolution
-    if isinstance(duration, timedelta) and duration >= shortest:
-        return
-    is_number = isinstance(duration, int | float)
-    hint = f": write timedelta(seconds={duration!r})" if is_number else ""
-    raise ArgumentError(f"{name}= takes a timedelta {what}, not {duration!r}{hint}")
+    what = f"{'of at least zero' if zero else 'longer than zero'}{', or None' if none else ''}"
+    for name, duration in durations.items():
+        if duration is None and none:
+            continue
+        if not isinstance(duration, timedelta) or duration < shortest:
+            is_number = isinstance(duration, int | float)
+            hint = f": write timedelta(seconds={duration!r})" if is_number else ""
+            raise ArgumentError(f"{name}= takes a timedelta {what}, not {duration!r}{hint}")
+        if duration > longest:
+            raise ArgumentError(f"{name}= takes at most a hundred years, not {duration!r}")

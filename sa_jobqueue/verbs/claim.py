@@ -180,8 +180,8 @@ class ClaimPlan(Generic[T]):
                 for bring_back in attach_fences(part):
                     if taken.hold is None:
                         undo_on_rollback(writer.session, bring_back)
-            if taken.hold is None and writer.session.in_nested_transaction():
-                expire_on_savepoint_rollback(writer.session, jobs, self.mapping.written_keys)
+            if taken.hold is None:
+                expire_on_savepoint_rollback(writer.session, jobs)
         if self.spec.limits and self.mapping.wakes:
             self._note_all_found(writer, request, taken)
         if self.mapping.listeners and claim:

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import groupby, islice
 from typing import Any
 
-from sqlalchemy import Column, Insert, insert, select
+from sqlalchemy import Insert, insert, select
 from sqlalchemy.engine import Result
 
 from ..dialects import Database
@@ -62,30 +62,25 @@ def enqueue(
             whose rows are spread over several tables.
     """
     mapping = mapping_of(entity)
-    return insert_jobs(
-        session,
-        mapping,
-        rows,
-        priority=priority,
-        run_at=run_at,
-        skip_duplicates=skip_duplicates,
-        ready=mapping.word(UNCLAIMED),
-    )
+    ready = mapping.word(UNCLAIMED)
+    return insert_jobs(session, mapping, ready, rows, priority, run_at, skip_duplicates)
 
 
 def insert_jobs(
     session: AnySession,
     mapping: QueueMapping,
+    ready: str,
     rows: Iterable[Mapping[str, Any]],
-    *,
     priority: int | None,
     run_at: datetime | None,
     skip_duplicates: bool,
-    ready: str,
 ) -> int | None:
     """Insert jobs that have the status `ready`; see :func:`enqueue`."""
-    if skip_duplicates:
-        _check_one_table(mapping)
+    if skip_duplicates and not mapping.one_table:
+        raise ArgumentError(
+            f"a row of {mapping} is spread over {mapping.tables} tables, and one of them may "
+            "refuse its part: find duplicates yourself, and call enqueue() without skip_duplicates"
+        )
     common = _common(mapping, priority=priority, run_at=run_at)
     if ready != mapping.word(UNCLAIMED):  # which the INSERT writes as a literal
         common[mapping.attributes["status"]] = ready
@@ -124,14 +119,6 @@ def _event(mapping: QueueMapping, rows: Sequence[Mapping[str, Any]], count: int 
     return Event("after_enqueue", "enqueue", mapping.entity, jobs, count)
 
 
-def _check_one_table(mapping: QueueMapping) -> None:
-    if not mapping.one_table:
-        raise ArgumentError(
-            f"a row of {mapping} is spread over {mapping.tables} tables, and one of them may "
-            "refuse its part: find duplicates yourself, and call enqueue() without skip_duplicates"
-        )
-
-
 def _common(mapping: QueueMapping, **given: Any) -> dict[str, Any]:
     mixins = {"priority": "PriorityMixin", "run_at": "ScheduleMixin"}
     for role, value in given.items():
@@ -165,30 +152,38 @@ def _check(mapping: QueueMapping, rows: list[dict[str, Any]]) -> None:
         raise ArgumentError(f"{mapping} has no column {', '.join(sorted(unknown))}")
     for key in names & set(mapping.time_keys):
         for row in rows:
-            row[key] = _checked_time(key, row[key])
-
-
-def _checked_time(key: str, value: Any) -> Any:
-    if not isinstance(value, datetime):
-        return value
-    if value.tzinfo is None:
-        raise ArgumentError(f"{key}={value!r} has no time zone; use an aware datetime")
-    return as_utc(value)
+            value = row[key]
+            if isinstance(value, datetime):
+                if value.tzinfo is None:
+                    raise ArgumentError(f"{key}={value!r} has no time zone; use an aware datetime")
+                row[key] = as_utc(value)
 
 
 def _insert(
     writer: Writer, mapping: QueueMapping, rows: list[dict[str, Any]], *, skip: bool
 ) -> int | None:
-    """Insert rows that name the same columns, without the ORM where it would add nothing."""
-    new = writer.database if skip else None
-    if writer.hooked or not _inserts_plainly(mapping):
-        statement = _insert_into(mapping.entity, new, *mapping.key_attributes)
-        return _counted(writer.orm(statement, rows), new, rows)
-    columns = {name: _column(mapping, name).key for name in rows[0]}
-    if any(name != key for name, key in columns.items()):
-        rows = [{columns[name]: value for name, value in row.items()} for row in rows]
-    statement = _insert_statement(mapping, writer, frozenset(columns.values()), skip)
-    return _counted(writer.core(statement, rows), new, rows)
+    """Insert rows that name the same columns, without the ORM where it would add nothing.
+
+    Returns:
+        How many rows were inserted; None where the database does not tell. The row count of MySQL
+        and MariaDB would be wrong: SQLAlchemy has them count the rows found (CLIENT.FOUND_ROWS),
+        and a duplicate is found.
+    """
+    new, mapper = writer.database if skip else None, mapping.mapper
+    written_by_mapper = mapper.polymorphic_on is not None or mapper.version_id_col is not None
+    if writer.hooked or not mapping.plain or written_by_mapper:
+        result: Result[Any] = writer.orm(
+            _insert_into(mapping.entity, new, *mapping.key_attributes), rows
+        )
+    else:
+        columns: dict[str, Any] = {name: mapper.columns[name].key for name in rows[0]}
+        if any(name != key for name, key in columns.items()):
+            rows = [{columns[name]: value for name, value in row.items()} for row in rows]
+        statement = _insert_statement(mapping, writer, frozenset(columns.values()), skip)
+        result = writer.core(statement, rows)
+    if new is None:
+        return len(rows)
+    return len(result.all()) if new.returns_new else None
 
 
 def _insert_into(target: Any, new: Database | None, *keys: Any) -> Any:
@@ -196,28 +191,6 @@ def _insert_into(target: Any, new: Database | None, *keys: Any) -> Any:
     if new is None:
         return insert(target)
     return new.insert_new(target).returning(*keys) if new.returns_new else new.insert_new(target)
-
-
-def _counted(result: Result[Any], new: Database | None, rows: list[Any]) -> int | None:
-    """Return how many rows were inserted; None where the database does not tell.
-
-    The row count of MySQL and MariaDB would be wrong: SQLAlchemy has them count the rows
-    found (CLIENT.FOUND_ROWS), and a duplicate is found.
-    """
-    if new is None:
-        return len(rows)
-    return len(result.all()) if new.returns_new else None
-
-
-def _inserts_plainly(mapping: QueueMapping) -> bool:
-    """Tell whether a row has the columns of one table, and none that the mapper itself writes."""
-    mapper = mapping.mapper
-    return (
-        mapping.one_table
-        and mapper.polymorphic_on is None
-        and mapper.version_id_col is None
-        and all(isinstance(column, Column) for column in mapper.columns.values())
-    )
 
 
 @built_once
@@ -236,9 +209,3 @@ def _insert_statement(
         column: value for column, value in enqueued(mapping).items() if column.key not in given
     }
     return statement.values(defaults)
-
-
-def _column(mapping: QueueMapping, name: str) -> Column[Any]:
-    column = mapping.mapper.columns[name]
-    assert isinstance(column, Column)
-    return column

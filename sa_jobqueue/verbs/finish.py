@@ -25,7 +25,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from sqlalchemy import ClauseElement, Column, select
@@ -38,8 +37,8 @@ from ..fence.statements import own_parameter
 from ..fence.token import Change, LetGo, distinct
 from ..fence.write import write
 from ..model.columns import error_length, error_text, first_line
-from ..model.mapping import QueueMapping
-from ..model.status import DONE, UNCLAIMED
+from ..model.mapping import QueueMapping, word_of
+from ..model.status import CANCELLED, DONE, UNCLAIMED
 from ..model.transitions import (
     ERROR,
     FINISHED,
@@ -97,16 +96,17 @@ def complete(
 def completions(
     parts: list[FencedJobs], *, delete: bool | None, then: str
 ) -> list[tuple[Change, list[FencedJobs]]]:
-    """Return what complete() writes to which jobs: first those that are kept."""
-    kept: list[FencedJobs] = []
-    deleted: list[FencedJobs] = []
-    for part in parts:
-        keep = part.mapping.args.keep if delete is None else not delete
-        if not keep:
-            _check_deletable(part.mapping)
-        (kept if keep else deleted).append(part)
-    changes = [(_completion(then), kept)] if kept else []
-    return [*changes, (_DELETION, deleted)] if deleted else changes
+    """Return what complete() writes to which jobs."""
+    changes = []
+    for mapping, of_class in by_mapping(parts):
+        if mapping.args.keep if delete is None else not delete:
+            # A status of the user's own may be what another queue claims from.
+            frees, word = then not in FINISHED, word_of(mapping, then)
+            changes.append((Change("complete", completed, word, frees=frees), of_class))
+        else:
+            _check_deletable(mapping)
+            changes.append((Change("complete", None), of_class))
+    return changes
 
 
 def fail(
@@ -140,15 +140,20 @@ def fail(
         ClaimLost, NotClaimed: as for :func:`complete`.
     """
     parts = jobs_by_token(jobs)
-    _check_queues("fail", parts)
     if retry_in is not None:
-        _check_schedule(parts)
         check_delay("retry_in", retry_in)
-    delays: dict[timedelta | None, list[FencedJobs]] = {retry_in: parts}
-    if retry_in is None:
-        delays = by_delay(session, parts, backoff)
-    text = _text_for(parts, error)
-    changes = [(_failure(text, delay, ready), alike) for delay, alike in delays.items()]
+    changes: list[tuple[Change, list[FencedJobs]]] = []
+    for mapping, of_class in by_mapping(parts):
+        _check_queue("fail", mapping)
+        if retry_in is not None:
+            _check_schedule(mapping)
+            delays = {retry_in: of_class}
+        else:
+            delays = by_delay(session, mapping, of_class, backoff)
+        text, word = error_text(error, error_length(mapping)), word_of(mapping, ready)
+        for delay, alike in delays.items():
+            given = {ERROR: text, SHIFT: delay // timedelta(microseconds=1)}
+            changes.append((Change("fail", failed, word, given, frees=True), alike))
     write(session, with_own_values(changes, values))
     if parts:
         # A worker has a record of its own for each failure, at a level that is seen.
@@ -171,10 +176,13 @@ def cancel_claimed(
     Raises:
         ArgumentError, ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    parts = jobs_by_token(jobs)
-    _check_queues("cancel_claimed", parts)
-    change = Change("cancel_claimed", claimed_cancelled, {ERROR: _text_for(parts, reason)})
-    write(session, with_own_values([(change, parts)], values))
+    changes = []
+    for mapping, parts in by_mapping(jobs_by_token(jobs)):
+        _check_queue("cancel_claimed", mapping)
+        given = {ERROR: error_text(reason, error_length(mapping))}
+        word = mapping.word(CANCELLED)
+        changes.append((Change("cancel_claimed", claimed_cancelled, word, given), parts))
+    write(session, with_own_values(changes, values))
 
 
 def release(
@@ -194,8 +202,14 @@ def release(
     Raises:
         ArgumentError, ClaimLost, NotClaimed: as for :func:`complete`.
     """
-    change = Change("release", released(ready), let_go=LetGo.NOW, frees=True)
-    write(session, with_own_values([(change, jobs_by_token(jobs))], values))
+    changes = [
+        (
+            Change("release", released, word_of(mapping, ready), let_go=LetGo.NOW, frees=True),
+            parts,
+        )
+        for mapping, parts in by_mapping(jobs_by_token(jobs))
+    ]
+    write(session, with_own_values(changes, values))
 
 
 def renew(session: AnyConnection, jobs: Any) -> None:
@@ -216,37 +230,17 @@ def renew(session: AnyConnection, jobs: Any) -> None:
         for part in parts:
             date = distinct(part.token.owner, now)
             part.token.dates.append(date)
-            change = Change("renew", renewed, {NOW: date}, let_go=LetGo.NEVER)
+            change = Change("renew", renewed, parameters={NOW: date}, let_go=LetGo.NEVER)
             changes.append((change, [part]))
     write(session, changes)
 
 
-@lru_cache(typed=True)  # a JobStatus is not the plain string that it equals
-def _completion(then: str) -> Change:
-    # A status of the user's own may be what another queue claims from.
-    return Change("complete", completed(then), frees=then not in FINISHED)
-
-
-_DELETION = Change("complete", None)
-
-
-def _failure(text: str | None, delay: timedelta | None, ready: str) -> Change:
-    shift = None if delay is None else delay // timedelta(microseconds=1)
-    values = failed(ready, delayed=delay is not None)
-    return Change("fail", values, {ERROR: text, SHIFT: shift}, frees=True)
-
-
-def _text_for(parts: list[FencedJobs], error: str | BaseException | None) -> str | None:
-    return error_text(error, error_length(*(mapping for mapping, _ in by_mapping(parts))))
-
-
-def _check_queues(verb: str, parts: list[FencedJobs]) -> None:
-    for mapping, _ in by_mapping(parts):
-        if not mapping.is_queue:
-            raise ArgumentError(
-                f"{verb}() needs JobMixin, and {mapping} has none. Mark the row yourself and "
-                "complete() it, or release() it"
-            )
+def _check_queue(verb: str, mapping: QueueMapping) -> None:
+    if not mapping.is_queue:
+        raise ArgumentError(
+            f"{verb}() needs JobMixin, and {mapping} has none. Mark the row yourself and "
+            "complete() it, or release() it"
+        )
 
 
 def _check_deletable(mapping: QueueMapping) -> None:
@@ -259,12 +253,11 @@ def _check_deletable(mapping: QueueMapping) -> None:
         raise mapping.spread_over_tables("complete")
 
 
-def _check_schedule(parts: list[FencedJobs]) -> None:
-    for mapping, _ in by_mapping(parts):
-        if not mapping.has("run_at"):
-            raise ArgumentError(
-                f"retry_in= needs the column run_at, and {mapping} has none: add RetryMixin"
-            )
+def _check_schedule(mapping: QueueMapping) -> None:
+    if not mapping.has("run_at"):
+        raise ArgumentError(
+            f"retry_in= needs the column run_at, and {mapping} has none: add RetryMixin"
+        )
 
 
 # The application's own columns, which a finish writes in its own statement.
@@ -289,7 +282,7 @@ _ROLES_OF = {"fail": ("last_error", "run_at"), "cancel_claimed": ("last_error",)
 
 
 def with_own_values(changes: Changes, values: OwnValues | None) -> Changes:
-    """Return changes that also write own columns.
+    """Return changes that also write own columns; jobs with equal values are written together.
 
     Raises:
         ArgumentError: own columns that this change cannot write.
@@ -297,32 +290,16 @@ def with_own_values(changes: Changes, values: OwnValues | None) -> Changes:
     if values is None:
         return changes
     if not callable(values):
-        return [
-            (_and_own(change, part.mapping, values), [part])
-            for change, parts in changes
-            for part in parts
-        ]
-    return [
-        (_and_own(change, part.mapping, own), [alike])
-        for change, parts in changes
-        for part in parts
-        for own, alike in _by_values(part, values)
-    ]
-
-
-def _by_values(
-    part: FencedJobs, values: Callable[[Any], Mapping[Any, Any]]
-) -> list[tuple[Mapping[Any, Any], FencedJobs]]:
-    """Divide jobs by their values."""
-    groups: dict[Any, tuple[Mapping[Any, Any], FencedJobs]] = {}
-    for index, job, identity in part.indexed:
-        own = values(job)
-        alike = replace(part, identities=[], jobs=[], indices=[])
-        _, alike = groups.setdefault(_group(own), (own, alike))
-        alike.identities.append(identity)
-        alike.jobs.append(job)
-        alike.indices.append(index)
-    return list(groups.values())
+        return [(_and_own(change, parts[0].mapping, values), parts) for change, parts in changes]
+    divided = []
+    for change, parts in changes:
+        for part in parts:
+            own = [values(job) for job in part.jobs]
+            groups = list(map(_group, own))
+            of_group = dict(zip(groups, own, strict=True))
+            for group, alike in part.divided(groups).items():
+                divided.append((_and_own(change, part.mapping, of_group[group]), [alike]))
+    return divided
 
 
 def _group(own: Any) -> Any:
@@ -346,10 +323,15 @@ def check_own_values(mapping: QueueMapping, verb: str, values: Any) -> dict[Colu
             f"values= takes attributes with their values, as in {{{mapping}.name: 'x'}}, or a "
             f"function that returns them for a job, not {values!r}"
         )
-    return {
-        _own_column(mapping, verb, name): _plain(verb, name, value)
-        for name, value in values.items()
-    }
+    own = {}
+    for name, value in values.items():
+        if isinstance(value, ClauseElement | InstrumentedAttribute):
+            raise ArgumentError(
+                f"{verb}(values=) takes plain values, and that of {name} is an SQL expression: "
+                "give its value, for each job by a function"
+            )
+        own[_own_column(mapping, verb, name)] = value
+    return own
 
 
 def _and_own(change: Change, mapping: QueueMapping, values: Any) -> Change:
@@ -366,8 +348,8 @@ def _and_own(change: Change, mapping: QueueMapping, values: Any) -> Change:
             f"complete(values=) writes to rows that stay, and those of {mapping} are deleted: "
             "leave out values=, or keep the rows by delete=False"
         )
-    parameters = {own_parameter(index): value for index, value in enumerate(own.values())}
-    return replace(change, own=tuple(own), parameters={**change.parameters, **parameters})
+    given = {own_parameter(index): value for index, value in enumerate(own.values())}
+    return replace(change, own=tuple(own), parameters={**change.parameters, **given})
 
 
 def _own_column(mapping: QueueMapping, verb: str, name: Any) -> Column[Any]:
@@ -390,12 +372,3 @@ def _own_column(mapping: QueueMapping, verb: str, name: Any) -> Column[Any]:
     if any(mapping.has(role) and mapping.column(role) is column for role in roles):
         raise ArgumentError(f"{verb}() writes {name} itself: leave it out of values=")
     return column
-
-
-def _plain(verb: str, name: Any, value: Any) -> Any:
-    if isinstance(value, ClauseElement | InstrumentedAttribute):
-        raise ArgumentError(
-            f"{verb}(values=) takes plain values, and that of {name} is an SQL expression: give "
-            "its value, for each job by a function"
-        )
-    return value

@@ -6,23 +6,24 @@ over jobs that have another status by now. The verbs return the jobs that they c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, select
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
 from ..events.event import EVENT_OF_VERB, Event, EventJob
 from ..events.notes import note, note_claimable
-from ..fence.claim import each_job, jobs_with_keys
-from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
+from ..fence.claim import jobs_with_keys
+from ..fence.statements import lock_rows
+from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, DONE, UNCLAIMED, status_is
 from ..model.transitions import (
     PRIORITY,
+    TRANSITIONS,
     UNFINISHED,
     UnclaimedValues,
     ended,
@@ -34,17 +35,12 @@ from ..model.transitions import (
 from ..sessions.built_once import built_once
 from ..sessions.show import show_expired
 from ..sessions.writer import AnySession, Writer, writing
-from .backoff import check_ages, check_durations
-
-#: Returns the status words that a change leaves, in a class.
-WordsOf: TypeAlias = Callable[[QueueMapping], tuple[str, ...]]
+from .backoff import LONGEST_AGE, check_durations
 
 CHANGE_KEYS = "sa_jobqueue_keys"
 
 #: How many rows a call of prune() deletes by default.
 PRUNE_LIMIT = 1_000
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def cancel(session: AnySession, jobs: Any) -> list[Any]:
@@ -57,7 +53,7 @@ def cancel(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, ended(CANCELLED), leaving=_left_by("cancel"), verb="cancel")
+    return change(session, jobs, "cancel", ended, to=CANCELLED)
 
 
 def retry(session: AnySession, jobs: Any) -> list[Any]:
@@ -68,7 +64,7 @@ def retry(session: AnySession, jobs: Any) -> list[Any]:
     Raises:
         ArgumentError: an entity that is not in the database.
     """
-    return change(session, jobs, retried(UNCLAIMED), leaving=_left_by("retry"), verb="retry")
+    return change(session, jobs, "retry", retried)
 
 
 def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
@@ -78,21 +74,27 @@ def reprioritize(session: AnySession, jobs: Any, priority: int) -> list[Any]:
         ArgumentError: a class without PriorityMixin, or a priority that is not a
             small integer.
     """
-    return reprioritize_jobs(session, jobs, priority, leaving=lambda mapping: mapping.ready)
+    return reprioritize_jobs(session, jobs, priority)
 
 
 def reprioritize_jobs(
-    session: AnySession, jobs: Any, priority: int, *, leaving: WordsOf
+    session: AnySession, jobs: Any, priority: int, leaving: Sequence[str] | None = None
 ) -> list[Any]:
     """Give jobs that have one of the statuses another priority; see :func:`reprioritize`."""
     if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
         raise ArgumentError(f"a priority is an integer from -32768 to 32767: {priority!r}")
-    jobs = list(each_job(jobs))
-    for _, mapping, _ in jobs_with_keys(jobs):
+    found = jobs_with_keys(jobs)
+    for _, mapping, _ in found:
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    given = {PRIORITY: priority}
-    return change(session, jobs, reprioritized, leaving=leaving, verb="reprioritize", given=given)
+    return change(
+        session,
+        [job for job, _, _ in found],
+        "reprioritize",
+        reprioritized,
+        leaving=leaving,
+        given={PRIORITY: priority},
+    )
 
 
 def prune(
@@ -116,16 +118,16 @@ def prune(
     """
     mapping = mapping_of(entity)
     statuses = (DONE,) if statuses is None else statuses
-    return prune_jobs(session, mapping, older_than=older_than, statuses=statuses, limit=limit)
+    return prune_jobs(session, mapping, older_than, statuses, limit)
 
 
 def prune_jobs(
     session: AnySession,
     mapping: QueueMapping,
-    *where: ColumnElement[bool],
     older_than: timedelta,
     statuses: Sequence[str],
     limit: int,
+    where: Sequence[ColumnElement[bool]] = (),
     unfinished: Sequence[str] = (),
 ) -> int:
     """Delete finished rows that fulfil the criteria; see :func:`prune`.
@@ -134,52 +136,43 @@ def prune_jobs(
         unfinished: statuses to refuse, besides those that the class declares.
     """
     words = [word_of(mapping, status) for status in statuses]
-    check_durations(zero=True, older_than=older_than)
-    check_ages(older_than=older_than)
+    check_durations(zero=True, longest=LONGEST_AGE, older_than=older_than)
     if limit < 1:
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
     if {*words_of(mapping, UNFINISHED), *unfinished} & set(words):
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     if mapping.tables > 1:
         raise mapping.spread_over_tables("prune")
-    age = -(older_than // timedelta(microseconds=1))
+    age = bindparam("sa_jobqueue_age", -(older_than // timedelta(microseconds=1)), type_=BigInteger)
+    pruned: list[Any] = []
     with writing(session, mapping) as writer:
-        pruned: list[Any] = []
         with writer.atomically():
             writer.lock_writes(mapping.table)
             for word in words:
                 if len(pruned) < limit:
-                    pruned += _prune(writer, mapping, word, age, limit - len(pruned), where)
+                    # By attributes of the class: no rows of its siblings in the table.
+                    old = select(*mapping.key_attributes).where(
+                        mapping.has_status(word),
+                        mapping.attribute("owner_date") < utc_now(age),
+                        *where,
+                    )
+                    pruned += _delete(writer, mapping, word, old.limit(limit - len(pruned)))
         if mapping.listeners and pruned:
             note(writer, mapping, change_event(mapping, "prune", dict.fromkeys(pruned)))
-        return len(pruned)
+    return len(pruned)
 
 
-def _prune(
-    writer: Writer,
-    mapping: QueueMapping,
-    word: str,
-    age: int,
-    limit: int,
-    where: Sequence[ColumnElement[bool]],
-) -> list[Any]:
-    """Delete rows of one status; return their keys."""
-    # By attributes of the class: the rows of its siblings in the table are not pruned.
-    date = mapping.attribute("owner_date")
-    old = select(*mapping.key_attributes).where(
-        mapping.has_status(word),
-        date < utc_now(bindparam("sa_jobqueue_age", age, type_=BigInteger)),
-        *where,
-    )
-    if writer.database.skip_locked:
+def _delete(writer: Writer, mapping: QueueMapping, word: str, old: Select[Any]) -> list[Any]:
+    """Delete the rows that a read finds, if they have a status; return their keys."""
+    database, status = writer.database, mapping.column("status")
+    if database.skip_locked:
         old = old.with_for_update(skip_locked=True)
-    keys = [tuple(key) for key in writer.rows(old.limit(limit))]
-    database = writer.database
+    keys = [tuple(key) for key in writer.rows(old)]
     gone = database.delete_by_key(mapping.table, mapping.keys).where(
-        key_is_in(mapping, "sa_jobqueue_keys", database), status_is(mapping.column("status"), word)
+        key_is_in(mapping, CHANGE_KEYS, database), status_is(status, word)
     )
     for batch in key_batches(keys):
-        writer.core(gone, {"sa_jobqueue_keys": key_values(batch)})
+        writer.core(gone, {CHANGE_KEYS: key_values(batch)})
     return keys
 
 
@@ -194,28 +187,24 @@ def change_event(
     return Event(EVENT_OF_VERB[verb], verb, mapping.entity, jobs, len(jobs))
 
 
-def _left_by(verb: str) -> WordsOf:
-    """Return the words of the statuses that a verb leaves, for a class."""
-    statuses = left_by(verb)
-    return lambda mapping: words_of(mapping, statuses)
-
-
 def change(
     session: AnySession,
     jobs: Any,
+    verb: str,
     values: UnclaimedValues,
     *,
-    leaving: WordsOf,
-    verb: str,
-    given: Mapping[str, Any] = _NOTHING,
+    leaving: Sequence[str] | None = None,
+    to: str = UNCLAIMED,
+    given: Mapping[str, Any] | None = None,
     limited: bool = False,
 ) -> list[Any]:
     """Write to those of the jobs that have one of the statuses; return them.
 
     Args:
-        values: returns what the change writes, for a class.
-        leaving: returns the statuses that the change leaves, for a class.
         verb: its name, for listeners.
+        values: returns what the change writes, for a class.
+        leaving: the statuses that the change leaves; None: as the class of each job says.
+        to: the status that the change leads to, if it writes one.
         given: the values of further parameters of the statement.
         limited: the queue limits serial keys. A class may say so, too.
     """
@@ -224,13 +213,16 @@ def change(
         groups.setdefault(mapping, []).append((job, identity))
     changed: list[Any] = []
     for mapping, pairs in groups.items():
-        words = leaving(mapping)
+        left = left_by(verb) if verb in TRANSITIONS else (UNCLAIMED,)
+        words = words_of(mapping, left) if leaving is None else tuple(leaving)
         with writing(session, mapping) as writer, writer.atomically():
             writer.lock_writes(mapping.table)
-            found = _lock(writer, mapping, words, [identity for _, identity in pairs])
-            statement = update_statement(mapping, writer, values, words)
+            keys = (identity for _, identity in pairs)
+            found = lock_rows(writer, mapping, "status", keys, words)
+            after = word_of(mapping, to)
+            statement = update_statement(mapping, writer, values, after, words)
             for batch in key_batches(list(found)):
-                writer.core(statement, {CHANGE_KEYS: key_values(batch), **given})
+                writer.core(statement, {CHANGE_KEYS: key_values(batch), **(given or {})})
             # Also the jobs that were left alone: they have another status than the caller thought.
             show_expired(writer.session, mapping, [job for job, _ in pairs])
         if mapping.listeners and found:
@@ -245,30 +237,13 @@ def change(
     return changed
 
 
-def _lock(
-    writer: Writer, mapping: QueueMapping, words: tuple[str, ...], identities: list[Any]
-) -> dict[Any, str]:
-    """Lock those of the rows that have one of the statuses; return their keys and statuses."""
-    locking = _lock_statement(mapping, writer, words)
-    return {
-        tuple(row[:-1]): row[-1]
-        for batch in key_batches(identities)
-        for row in writer.core(locking, {CHANGE_KEYS: key_values(batch)})
-    }
-
-
-@built_once
-def _lock_statement(mapping: QueueMapping, writer: Writer, words: tuple[str, ...]) -> Any:
-    statement = select(*mapping.keys, mapping.column("status")).where(
-        key_is_in(mapping, CHANGE_KEYS, writer.database),
-        status_is(mapping.column("status"), *words),
-    )
-    return locked_by_key(statement, mapping, writer.database)
-
-
 @built_once
 def update_statement(
-    mapping: QueueMapping, writer: Writer, values: UnclaimedValues, words: tuple[str, ...]
+    mapping: QueueMapping,
+    writer: Writer,
+    values: UnclaimedValues,
+    after: str,
+    words: tuple[str, ...],
 ) -> Any:
     """Build the UPDATE of the rows with the keys CHANGE_KEYS that have one of the statuses."""
     database = writer.database
@@ -276,5 +251,5 @@ def update_statement(
     return (
         database.update_by_key(mapping.table, mapping.keys)
         .where(named, status_is(mapping.column("status"), *words))
-        .values(dict(values(mapping)))
+        .values(dict(values(mapping, after)))
     )

@@ -22,17 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Select,
-    and_,
-    bindparam,
-    case,
-    select,
-)
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, case, select
 from sqlalchemy.exc import DBAPIError
 
 from ..dialects import is_mistake, is_refusal
@@ -48,15 +40,12 @@ from ..owners.alive import OwnerState, is_connection_owner, owner_states
 from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
-from .backoff import check_ages
+from .backoff import LONGEST_AGE, check_durations
 
 log = logging.getLogger("sa_jobqueue.reap")
 
 #: How many claims a call of reap() reaps by default.
 REAP_LIMIT = 1_000
-
-#: The most owners in one statement.
-MOST_OWNERS = 1_000
 
 _KEYS = "sa_jobqueue_keys"
 
@@ -155,20 +144,13 @@ def reap(
         DBAPIError: an error of the database; see :func:`is_transient`.
     """
     mapping = mapping_of(entity)
-    spec = ClaimSpec(
-        mapping=mapping,
-        where=(),
-        order_by=(),
-        ready=mapping.word(UNCLAIMED),
-        during=mapping.claimed,
-    )
-    return reap_claims(session, spec, lease=lease, max_runtime=max_runtime, limit=limit)
+    spec = ClaimSpec(mapping, (), (), ready=mapping.word(UNCLAIMED), during=mapping.claimed)
+    return reap_claims(session, spec, lease, max_runtime, limit)
 
 
 def reap_claims(
     session: AnySession,
     spec: ClaimSpec,
-    *,
     lease: timedelta | None,
     max_runtime: timedelta | None,
     limit: int | None,
@@ -181,10 +163,13 @@ def reap_claims(
     mapping = mapping_of(spec.mapping.mapper)  # refuses a class without JobMixin
     lease = mapping.args.lease if lease is None else lease
     limit = REAP_LIMIT if limit is None else limit
-    _check(lease, max_runtime, limit)
+    check_durations(zero=False, longest=LONGEST_AGE, lease=lease)
+    check_durations(zero=True, none=True, longest=LONGEST_AGE, max_runtime=max_runtime)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ArgumentError(f"limit must be the number of claims to reap, at least 1: {limit!r}")
     with writing(session, mapping) as writer, writer.atomically():
         writer.lock_writes(mapping.table)
-        reaper = _Reaper(writer, spec)
+        reaper = _Reaper(writer, spec, mapping)
         reaped = reaper.reap(reaper.rules(lease, max_runtime), limit)
     if reaped:
         mapping.head.changes += 1
@@ -203,7 +188,7 @@ def reap_claims(
 
 def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
     """Make an event of the jobs of each reason."""
-    mapping, now = spec.mapping, {True: spec.mapping.word(FAILED), False: spec.ready}
+    now = {True: spec.mapping.word(FAILED), False: spec.ready}
     for reason in ReapReason:
         jobs = tuple(
             EventJob(
@@ -211,30 +196,18 @@ def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
                 now[job.failed],
                 spec.during,
                 job.owner,
-                () if job.owner_date is None else (job.owner_date,),
+                tuple(filter(None, [job.owner_date])),
                 before=spec.during,
             )
             for job in reaped.jobs
             if job.reason is reason
         )
         if jobs:
-            yield Event("after_reap", "reap", mapping.entity, jobs, len(jobs), error=str(reason))
+            entity = spec.mapping.entity
+            yield Event("after_reap", "reap", entity, jobs, len(jobs), error=str(reason))
 
 
-def _check(lease: timedelta, max_runtime: timedelta | None, limit: int) -> None:
-    if not isinstance(lease, timedelta) or lease <= timedelta(0):
-        raise ArgumentError(f"a lease must be a timedelta longer than zero: {lease!r}")
-    if max_runtime is not None and (
-        not isinstance(max_runtime, timedelta) or max_runtime < timedelta(0)
-    ):
-        raise ArgumentError(f"max_runtime must be a timedelta, zero or longer: {max_runtime!r}")
-    check_ages(lease=lease, max_runtime=max_runtime)
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ArgumentError(f"limit must be the number of claims to reap, at least 1: {limit!r}")
-
-
-@dataclass(frozen=True, eq=False)
-class _Rule:
+class _Rule(NamedTuple):
     """Which claims are reaped, and why."""
 
     reason: ReapReason
@@ -247,11 +220,7 @@ class _Reaper:
 
     writer: Writer
     spec: ClaimSpec
-
-    @property
-    def mapping(self) -> QueueMapping:
-        """The mapping of the queue's entity."""
-        return self.spec.mapping
+    mapping: QueueMapping
 
     # -- which claims ---------------------------------------------------
 
@@ -260,38 +229,29 @@ class _Reaper:
 
         Only the last rule can take claims of an owner who comes later.
         """
-        owners = self._owners()
-        states = owner_states(self.writer.connection, [name for name in owners if name is not None])
-        dead = [name for name, state in states.items() if state is OwnerState.DEAD]
-        unknown = [name for name, state in states.items() if state is OwnerState.UNKNOWN]
+        owner = self.mapping.attribute("owner")
+        owners = set(self.writer.orm(select(owner).where(*self._claimed).distinct()).scalars())
+        states = owner_states(self.writer.connection, owners - {None})
+        dead = {name for name, state in states.items() if state is OwnerState.DEAD}
+        unknown = {name for name, state in states.items() if state is OwnerState.UNKNOWN}
         # A pool drops connections while its process lives and goes on working.
-        cut = [name for name in dead if is_connection_owner(name)]
-        killed = [name for name in dead if not is_connection_owner(name)]
+        cut = set(filter(is_connection_owner, dead))
         expired = self._older_than(lease)
-        yield from self._of_owners(ReapReason.DEAD_OWNER, killed)
-        yield from self._of_owners(ReapReason.DEAD_OWNER, cut, *expired)
-        yield from self._of_owners(ReapReason.LEASE_OVER, unknown, *expired)
+        for names, reason, further in (
+            (dead - cut, ReapReason.DEAD_OWNER, ()),
+            (cut, ReapReason.DEAD_OWNER, expired),
+            (unknown, ReapReason.LEASE_OVER, expired),
+        ):
+            if names:
+                yield _Rule(reason, (owner.in_(sorted(names)), *further))
         if None in owners:
-            nobodys = self.mapping.attribute("owner").is_(None)
-            yield _Rule(ReapReason.LEASE_OVER, (nobodys, *expired))
+            yield _Rule(ReapReason.LEASE_OVER, (owner.is_(None), *expired))
         if max_runtime is not None:
             yield _Rule(ReapReason.MAX_RUNTIME_OVER, self._older_than(max_runtime))
-
-    def _owners(self) -> list[str | None]:
-        """Read who has claims now, without locking any row."""
-        owners = select(self.mapping.attribute("owner")).where(*self._claimed).distinct()
-        return list(self.writer.orm(owners).scalars())
 
     @property
     def _claimed(self) -> list[ColumnElement[bool]]:
         return [self.mapping.has_status(*self.spec.in_progress), *self.spec.equalities]
-
-    def _of_owners(
-        self, reason: ReapReason, names: list[str], *also: ColumnElement[bool]
-    ) -> Iterator[_Rule]:
-        owner = self.mapping.attribute("owner")
-        for begin in range(0, len(names), MOST_OWNERS):
-            yield _Rule(reason, (owner.in_(names[begin : begin + MOST_OWNERS]), *also))
 
     def _older_than(self, age: timedelta) -> tuple[ColumnElement[bool], ...]:
         """Return the criterion that a claim, or its renewal, is older, by the database's clock."""
@@ -307,15 +267,14 @@ class _Reaper:
     def reap(self, rules: Iterator[_Rule], limit: int) -> Reaped:
         """Reap what the rules name, until the limit is reached."""
         reaped: list[ReapedJob] = []
-        found = 0
         for rule in rules:
-            keys = self._propose(rule, limit - found)
-            found += len(keys)
+            keys = self._propose(rule, limit)
             for batch in key_batches(keys):
                 reaped += self._take_back(rule, batch)
-            if found >= limit:
+            limit -= len(keys)
+            if limit <= 0:
                 break
-        return Reaped(tuple(reaped), more=found >= limit)
+        return Reaped(tuple(reaped), more=limit <= 0)
 
     def _propose(self, rule: _Rule, limit: int) -> list[tuple[Any, ...]]:
         """Find the oldest claims by a plain read: a locking read holds all that InnoDB walks."""
@@ -331,6 +290,22 @@ class _Reaper:
             if changed:
                 refused |= self._write(self._update(rule, failed=failed), changed)
         return [job for job in locked if job.identity not in refused]
+
+    def _lock(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
+        """Lock those of the rows that the rule still names; pass over rows that others hold."""
+        mapping, database = self.mapping, self.writer.database
+        read = select(
+            mapping.attribute("owner"),
+            attempts_used_up(mapping),
+            mapping.attribute("owner_date"),
+            *mapping.key_attributes,
+        ).where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
+        locking = locked_by_key(read, mapping, database, keep_references=True, skip_locked=True)
+        found: Any = self.writer.orm(locking, {_KEYS: key_values(keys)})
+        return [
+            ReapedJob(tuple(key), owner, rule.reason, bool(failed), date and as_utc(date))
+            for owner, failed, date, *key in found
+        ]
 
     def _write(self, update: Any, keys: list[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
         """Write to rows; return those that refuse it: a row costs no other row its reap."""
@@ -348,36 +323,10 @@ class _Reaper:
             # Group Replication lets another member's transaction break our row locks.
             reason = "its lock was lost, and its claim has ended"
         connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-        if len(keys) == 1:
-            log.warning("%s %r cannot be reaped: %s", self.mapping, keys[0], reason)
-            return set(keys)
-        half = len(keys) // 2
-        return self._write(update, keys[:half]) | self._write(update, keys[half:])
-
-    def _lock(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
-        """Lock those of the rows that the rule still names; pass over rows that others hold."""
-        locked = self.writer.orm(self._locking(rule), {_KEYS: key_values(keys)})
-        width = len(self.mapping.keys)
-        return [
-            ReapedJob(
-                tuple(row[:width]),
-                row.sa_jobqueue_owner,
-                rule.reason,
-                bool(row.sa_jobqueue_failed),
-                as_utc(row.sa_jobqueue_owner_date) if row.sa_jobqueue_owner_date else None,
-            )
-            for row in locked
-        ]
-
-    def _locking(self, rule: _Rule) -> Select[Any]:
-        mapping, database = self.mapping, self.writer.database
-        statement = select(
-            *mapping.key_attributes,
-            mapping.attribute("owner").label("sa_jobqueue_owner"),
-            mapping.attribute("owner_date").label("sa_jobqueue_owner_date"),
-            attempts_used_up(mapping).label("sa_jobqueue_failed"),
-        ).where(key_is_in(mapping, _KEYS, database), *self._claimed, *rule.criteria)
-        return locked_by_key(statement, mapping, database, keep_references=True, skip_locked=True)
+        if len(keys) > 1:
+            return set().union(*(self._write(update, [key]) for key in keys))
+        log.warning("%s %r cannot be reaped: %s", self.mapping, keys[0], reason)
+        return set(keys)
 
     def _update(self, rule: _Rule, *, failed: bool) -> Any:
         mapping = self.mapping

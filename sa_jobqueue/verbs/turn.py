@@ -8,8 +8,8 @@ the finish, and another for the claim. A turn that is not plain takes two verbs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -25,8 +25,7 @@ from .claim import ClaimPlan
 from .finish import completions
 
 
-@dataclass(frozen=True, slots=True)
-class _Finish:
+class _Finish(NamedTuple):
     """The finish of a turn: one change to jobs of the class that is claimed.
 
     Attributes:

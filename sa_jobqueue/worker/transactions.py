@@ -30,7 +30,7 @@ from ..dialects import database_of, is_of_driver, is_refused_login, is_shortage,
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
 from ..process import Flag, Runtime, process_name
-from ..sessions.transactions import connect, run_in_transaction
+from ..sessions.transactions import connected, run_in_transaction
 from .connections import may_be_bound
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -269,7 +269,7 @@ class KeptConnection:
         if time.monotonic() >= self._until or self._engine.pool is not self._pool:
             self._give_back()
         if self._connection is None:
-            self._connection = connect(self._engine)
+            self._connection = connected(self._engine)
             self._plain = Session(self._connection, expire_on_commit=False)
             self._pool, self._until = self._engine.pool, time.monotonic() + KEPT_FOR
             self._is_limited = None

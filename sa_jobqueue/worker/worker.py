@@ -26,11 +26,10 @@ from ..sessions.deadlines import Deadlines, no_deadline
 from ..sessions.transactions import connected
 from ..verbs.backoff import (
     DEFAULT_BACKOFF,
+    LONGEST_AGE,
     Backoff,
-    check_ages,
     check_backoff,
     check_durations,
-    check_positive,
     delay_or_default,
 )
 from ..wakeups import Wakeups
@@ -137,8 +136,8 @@ class Worker(Generic[T]):
                 f"a Worker needs an Engine, or a sessionmaker, not {engine!r}: "
                 f"{what_to_give(engine) or 'for an AsyncEngine use AsyncWorker'}"
             )
-        check_positive(max_runtime=max_runtime, reap_every=reap_every)
-        check_ages(max_runtime=max_runtime)
+        check_durations(zero=False, none=True, longest=LONGEST_AGE, max_runtime=max_runtime)
+        check_durations(zero=False, none=True, reap_every=reap_every)
         check_durations(zero=True, grace=grace, interval=interval)
         check_durations(zero=False, poll=poll, deadline=deadline)
         _check_delete(delete)

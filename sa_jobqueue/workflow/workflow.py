@@ -20,7 +20,7 @@ from ..errors import ArgumentError, InvalidTransition, NotWaiting
 from ..events.event import Event, called_on
 from ..events.listeners import add_listener
 from ..events.notes import note, note_claimable
-from ..fence.claim import jobs_by_token, jobs_with_keys
+from ..fence.claim import by_mapping, jobs_by_token, jobs_with_keys
 from ..fence.token import Change, Fence
 from ..fence.write import write
 from ..model.keys import key_batches, key_is_in, key_values
@@ -306,10 +306,11 @@ class Workflow(Generic[T]):
         mapping, after = self.mapping, _plain(self.mapping, status)
         sources, identity = self._sources_of(after), _identity_of(mapping, job)
         final, named = after in self.final, {CHANGE_KEYS: key_values([identity])}
-        values = ended(after) if final else reset(after)
         with writing(session, mapping) as writer:
             for before in sources:
-                moving = update_statement(mapping, writer, values, (before,))
+                moving = update_statement(
+                    mapping, writer, ended if final else reset, after, (before,)
+                )
                 if not writer.core(moving, named).rowcount:
                     continue
                 show_expired(writer.session, mapping, loaded(writer.session, mapping, [identity]))
@@ -328,8 +329,7 @@ class Workflow(Generic[T]):
 
         Jobs that wait for a signal, too; :func:`sa_jobqueue.cancel` leaves them alone.
         """
-        waits = self._waits
-        return change(session, jobs, ended(CANCELLED), leaving=lambda _: waits, verb="cancel")
+        return change(session, jobs, "cancel", ended, leaving=self._waits, to=CANCELLED)
 
     def retry(self, session: AnySession, jobs: Any, status: str | None = None) -> list[T]:
         """Take jobs that have ended to a step again; return those that were taken.
@@ -344,7 +344,7 @@ class Workflow(Generic[T]):
         after = self._initial if status is None else _plain(self.mapping, status)
         if after not in self._ready:
             raise InvalidTransition(" or ".join(self.final), after, self._ready)
-        return change(session, jobs, retried(after), leaving=lambda _: self.final, verb="retry")
+        return change(session, jobs, "retry", retried, leaving=self.final, to=after)
 
     def reap(
         self,
@@ -567,8 +567,9 @@ class StepQueue(JobQueue[T]):
             gone = delete if after == self.mapping.word(DONE) else False
             finish.complete(session, jobs, delete=gone, then=after, values=values)
         else:
-            change = Change("complete", moved_on(after), frees=True)
-            write(session, with_own_values([(change, jobs_by_token(jobs))], values))
+            change = Change("complete", moved_on, after, frees=True)
+            changes = [(change, parts) for _, parts in by_mapping(jobs_by_token(jobs))]
+            write(session, with_own_values(changes, values))
 
     def target(self, then: str) -> str:
         """Return the word of a status that the step leads to.
@@ -605,7 +606,8 @@ class StepQueue(JobQueue[T]):
                 )
         return super().prune(session, older_than=older_than, statuses=statuses, limit=limit)
 
-    def _finished_words(self, mapping: QueueMapping) -> tuple[str, ...]:
+    @property
+    def _finished_words(self) -> tuple[str, ...]:
         return self._workflow.final
 
 

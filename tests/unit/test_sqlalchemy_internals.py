@@ -22,7 +22,7 @@ USES = {
     "_is_clean",
     "_mariadb_normalized_version_info",
     "_max_overflow",
-    "_primary_key_argument",
+    "_register_altered",
     "_remove_newly_deleted",
     "_transaction",
     "_type_affinity",
