@@ -50,6 +50,7 @@ repository = addresses["Source"]
 nitpick_ignore_regex = [
     ("py:class", r"[A-Z_]\w*|\w+(\.\w+)+|timedelta|datetime|(async_)?sessionmaker"),
     ("py:exc", "DBAPIError|IntegrityError"),
+    ("py:obj", r"typing\.~\w+"),
 ]
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}

@@ -88,8 +88,10 @@ class PerKey(ByCandidates):
 
     name = "per_key"
 
-    #: MySQL walked over done rows without its claim index.
-    by_index = True
+    @property
+    def by_index(self) -> bool:
+        """True: MySQL walked over done rows without its claim index."""
+        return True
 
     def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
         self._locks = _key_locks(database)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, bindparam, select
 
 from ..dialects.clock import utc_now
 from ..errors import ArgumentError
@@ -151,7 +151,7 @@ def prune_jobs(
             for word in words:
                 if len(pruned) < limit:
                     # By attributes of the class: no rows of its siblings in the table.
-                    old = select(*mapping.key_attributes).where(
+                    old: Any = select(*mapping.key_attributes).where(
                         mapping.has_status(word),
                         mapping.attribute("owner_date") < utc_now(age),
                         *where,
@@ -162,7 +162,7 @@ def prune_jobs(
     return len(pruned)
 
 
-def _delete(writer: Writer, mapping: QueueMapping, word: str, old: Select[Any]) -> list[Any]:
+def _delete(writer: Writer, mapping: QueueMapping, word: str, old: Any) -> list[Any]:
     """Delete the rows that a read finds, if they have a status; return their keys."""
     database, status = writer.database, mapping.column("status")
     if database.skip_locked:
