@@ -34,7 +34,6 @@ from ..worker import Done, Lane, Outcome, Worker, WorkerOptions
 from ..worker.connections import what_to_give
 from ..worker.crew import Crew
 from ..worker.handlers import Attempt
-from ..worker.hands import Hands
 from ..worker.lanes import NotDone
 from ..worker.worker import T
 from .calls import TASKS, AwaitedCalls, SyncSessions
@@ -52,24 +51,24 @@ class AwaitedCrew(Crew[T]):
 
     async def _await_in_slot(self) -> None:
         """Do turns, and await handlers, until the run ends; as a slot in a thread does."""
-        hands, attempts, handled = self.hands, self.attempts, None
-        calls: Any = attempts.calls
+        handled = None
+        calls: Any = self.attempts.calls
         while True:
             if handled is not None:
-                hands.put_handled(handled)
-            while (step := hands.next_step()) is None:
-                if hands.ended:
+                self.put_handled(handled)
+            while (step := self.next_step()) is None:
+                if self.ended:
                     return
-                await greenlet_spawn(hands.wait_in_slot)
-            if isinstance(step, tuple) or step.lost or step.lane.transactional:
-                handled = await greenlet_spawn(self._do, step)
+                await greenlet_spawn(self.wait_in_slot)
+            if isinstance(step, tuple) or step.ended or step.lane.transactional:
+                handled = await greenlet_spawn(self.do, step)
                 continue
             handled = step
             try:
-                with Attempt(attempts, step) as attempt:
+                with Attempt(self.attempts, step) as attempt:
                     attempt.outcome = await calls.awaited(step.lane, attempt.context, step.job)
             except BaseException as error:
-                handled = self._end_by(error, step)
+                handled = self.end_by_handler(error, step)
 
 
 class AsyncWorker(Worker[T]):
@@ -160,7 +159,7 @@ class AsyncWorker(Worker[T]):
         """
         return await greenlet_spawn(super().check_database, check)
 
-    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
+    def _notify(self, look: Callable[[Crew[T]], None] = Crew.notice) -> None:
         loop = None if self._calls.caller is None else self._calls.caller.get_loop()
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(super()._notify, look)

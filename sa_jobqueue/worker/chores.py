@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import Session
@@ -38,8 +38,8 @@ from ..fence.token import Fence
 from ..model.keys import CONTROL, SCHEDULES
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from ..verbs.reap import ReapReason
-from .hands import Hands, Loop
-from .in_hand import InHand, lock_free_rows, log_lost
+from .crew import Crew, Loop
+from .in_hand import Ended, InHand, lock_free_rows, log_lost
 from .lanes import NOT_YET, Lane, claims_lost_by
 from .transactions import Transactions, cause_of
 
@@ -60,29 +60,15 @@ SOON = timedelta(seconds=1)
 LONGEST_RENEWAL = 30.0
 
 
-class Chore(Protocol):
-    """Work that is due now and then, in the supervisor's thread.
-
-    Attributes:
-        due_at: when it is due, by time.monotonic(); infinity: never.
-    """
-
-    @property
-    def due_at(self) -> float: ...
-
-    def run(self) -> None: ...
-
-
-def chores_beside(
-    stack: ExitStack, loop: Loop[Any], hands: Hands[Any], stuck: Callable[[], str | None]
-) -> list[Chore]:
+def add_chores_beside(
+    stack: ExitStack, crew: Crew[Any], loop: Loop[Any], stuck: Callable[[], str | None]
+) -> None:
     """Give a run the chores of the tables in the metadata of its queues.
 
     Args:
         stack: ends the chores with the run.
         stuck: returns what a call does that its deadline could not end; None: there is no such.
     """
-    chores: list[Chore] = []
     by_metadata: dict[MetaData, list[Lane[Any]]] = {}
     for lane in loop.turns.lanes:
         by_metadata.setdefault(lane.queue.mapping.table.metadata, []).append(lane)
@@ -92,20 +78,19 @@ def chores_beside(
         if (tables := metadata.info.get(CONTROL)) is not None:
             from .control import Control
 
-            chores.append(stack.enter_context(Control(loop, hands, lanes, tables, stuck)))
+            crew.chores.append(stack.enter_context(Control(crew, loop, lanes, tables, stuck)))
         if (schedules := metadata.info.get(SCHEDULES)) is not None:
             from .scheduler import Scheduler
 
-            chores.append(Scheduler(loop, hands, lanes, schedules))
+            crew.chores.append(Scheduler(crew, loop, lanes, schedules))
             continue
-        for lane in lanes:
-            if declared and declared.declared_for([lane.queue]):
+        for lane in lanes if declared else ():
+            if declared.declared_for([lane.queue]):
                 log.warning(
                     "%r declares schedules, but no worker runs them: make Schedules(metadata) with "
                     "the metadata of its table",
                     lane.queue,
                 )
-    return chores
 
 
 @dataclass(eq=False)
@@ -120,8 +105,8 @@ class TriedChore:
         due_at: when it is due, by time.monotonic().
     """
 
+    crew: Crew[Any]
     loop: Loop[Any]
-    hands: Hands[Any]
     lanes: Sequence[Lane[Any]]
 
     without: ClassVar[str]
@@ -154,11 +139,6 @@ class TriedChore:
             return True
         return False
 
-    def in_hand(self) -> list[InHand[Any]]:
-        """Return the jobs whose claims we have; if our lock was lost, under an older name."""
-        with self.hands as hands:
-            return [*hands.all, *self.loop.turns.aside]
-
 
 @dataclass(eq=False)
 class Reaper(TriedChore):
@@ -189,7 +169,7 @@ class Reaper(TriedChore):
         parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in self.queues]
         reaped = [job for part in parts for job in part.jobs]
         dead = {job.owner for job in reaped if job.reason is ReapReason.DEAD_OWNER}
-        if any(str(job.fence.owner) in dead for job in self.in_hand()):  # our lock was cut
+        if any(str(job.fence.owner) in dead for job in self.crew.claimed()):  # our lock was cut
             session.rollback()
             return time.monotonic() + SOON.total_seconds()
         if not reaped:  # nothing was written, so there is nothing to commit
@@ -263,7 +243,7 @@ class Heartbeat:
 
         If the handler in every slot runs for too long, the unstarted jobs are left to others.
         """
-        jobs = [job for job in self.in_hand() if not job.locked and not job.lost]
+        jobs = [job for job in self.in_hand() if not job.locked and job.ended is None]
         latest = time.monotonic() - self._longest.total_seconds()
         late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
         if len(late) < self.slots:
@@ -274,7 +254,8 @@ class Heartbeat:
         """Renew claims together; if refused, one by one: a refused row costs no other claim."""
         fences = [job.fence for job in jobs]
         try:
-            lost = run_in_transaction(connection, partial(self._renew_unlocked, fences=fences))
+            renew = partial(self._renew_unlocked, fences=fences)
+            lost = set(run_in_transaction(connection, renew))
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -285,10 +266,10 @@ class Heartbeat:
                 self._refused.add(fences[0])
                 _log_failure(1, error)
             return
-        gone = {(id(fence.token), fence.identity) for fence in lost}
-        for job, fence in zip(jobs, fences, strict=True):
-            job.lost = (id(fence.token), fence.identity) in gone
-        log_lost(job for job in jobs if job.lost)
+        gone = [job for job, fence in zip(jobs, fences, strict=True) if fence in lost]
+        for job in gone:
+            job.ended = Ended.LOST
+        log_lost(gone)
 
     def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
         """Renew claims, but wait for no lock where the database can skip rows; return the lost."""

@@ -44,7 +44,7 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 from sqlalchemy import Engine, event
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
@@ -158,14 +158,6 @@ class Attempts(Generic[T]):
         log_failure(in_hand, error)
 
 
-#: An item for each fork that led to this process. os.getpid() is a system call, which some
-#: sandboxes make slow.
-_forks: list[None] = []
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _forks.append(None))
-
-
 ENDED = (
     "the transaction that a transactional handler shares with the finish of its job has ended in "
     "the handler: commit and roll back only within session.begin_nested(), do not catch the error "
@@ -188,11 +180,6 @@ FAILED = (
     "a statement of a transactional handler has failed, and the server refuses all further "
     "statements of its transaction: run a statement that may fail within session.begin_nested(), "
     "and catch its error outside of that block"
-)
-
-BEGUN = (
-    "the transaction of a transactional handler is begun already, and commits with the finish of "
-    "its job: use session.begin_nested(), or do not begin"
 )
 
 
@@ -224,7 +211,7 @@ class Attempt(JobContext):
         context.run(lift_deadline)
         if lane.mapping.listeners and not lane.transactional:
             context.run(tell_start, in_hand)
-        self._forks = len(_forks)
+        self._process = os.getpid()
         self._status = vars(in_hand.job).get(lane.status_key)
 
     def __enter__(self) -> Attempt:
@@ -233,11 +220,11 @@ class Attempt(JobContext):
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> bool:
         in_hand, attempts, outcome = self._in_hand, self._attempts, self.outcome
         del self.context  # which has us
-        if self._forks != len(_forks):
+        if self._process != os.getpid():
             _end_child(raised)
         job = in_hand.job
         if vars(job).get(in_hand.lane.status_key) != self._status:
-            in_hand.moved_itself = True
+            in_hand.moved = True
         if instance_state(job).modified:
             _log_changes(in_hand)
         if raised is not None:
@@ -279,7 +266,7 @@ class Attempt(JobContext):
                 raise end from end.__cause__
             return end
         finally:
-            in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
+            in_hand.locked = False
         if in_hand.ended is Ended.LOST:
             log_lost([in_hand])
         return self._finished
@@ -340,7 +327,7 @@ class Attempt(JobContext):
             given = session.info.get(GIVEN, session)
             outcome = calls.call(in_hand.lane, self.context, given, job)
         finally:
-            if self._forks != len(_forks):
+            if self._process != os.getpid():
                 _end_child(sys.exc_info()[1])
         if in_hand.given_up is not None:
             raise in_hand.given_up
@@ -369,8 +356,6 @@ def _explained(error: Exception, text: str | None = None) -> Exception:
     """Return an error with the way out: `text`, or our own if the error's has none."""
     if is_failed_transaction(error):
         text = FAILED
-    elif type(error) is InvalidRequestError and "transaction is already begun" in str(error):
-        text = BEGUN
     if text is None:
         return error
     explained = ArgumentError(text)

@@ -33,7 +33,6 @@ from ..fence.token import Fence
 from ..model.columns import first_line
 from ..model.mapping import word_of
 from ..model.status import CANCELLED, FAILED
-from ..process import function_name
 from ..sessions.writer import writing
 from .lanes import NOT_YET, Cancel, Failed, Lane, Release, Retry, branch_of
 
@@ -43,7 +42,7 @@ T = TypeVar("T")
 
 
 class Ended(Enum):
-    """How a job ended in its handler's transaction."""
+    """How a job ended before its finish was written."""
 
     FINISHED = auto()
     LOST = auto()
@@ -59,15 +58,15 @@ class InHand(Generic[T]):
             because a handler may leave its job expired, and then nothing can be read from it.
         loop: the loop of turns that has claimed it.
         outcome: an Outcome; NOT_YET until its handler has returned or raised.
-        ended: its handler's own transaction has finished the job, or has found its claim lost:
+        ended: its handler's own transaction has finished the job, or its claim was found lost:
             nothing is left to write.
         began: when its handler began, by time.monotonic().
         duration: for how many seconds its handler ran, until its end or until it was given up.
         locked: its handler's own transaction holds the lock of its row, which replaces the lease.
-        lost: a renewal has found that the claim was lost.
         given_up: why the worker no longer waits for its handler, and ignores its result.
         asked_to_stop: somebody wants this handler to end early.
-        moved_itself: its handler has written a status to it, or has left it expired.
+        moved: its handler has written a status to it, or has left it expired.
+        refused: why it could be neither finished nor failed; None: nobody has tried in vain.
         may_be_finished: a transaction that finishes it has come to its COMMIT; if the answer was
             lost, nobody knows whether it has succeeded.
     """
@@ -82,10 +81,10 @@ class InHand(Generic[T]):
     began: float = field(default=0.0, init=False)
     duration: float = field(default=0.0, init=False)
     locked: bool = field(default=False, init=False)
-    lost: bool = field(default=False, init=False)
     given_up: BaseException | None = field(default=None, init=False)
     asked_to_stop: bool = field(default=False, init=False)
-    moved_itself: bool = field(default=False, init=False)
+    moved: bool = field(default=False, init=False)
+    refused: Exception | None = field(default=None, init=False)
     may_be_finished: bool = field(default=False, init=False)
 
     @property
@@ -131,33 +130,24 @@ def log_finished(finished: Sequence[InHand[Any]]) -> None:
             _log_end(log.info, in_hand, what, getattr(outcome, "reason", None))
 
 
-def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
-    """Log that a handler still runs after the grace of a stop, and what becomes of its job."""
-    fields = job_fields(in_hand)
-    log.error(
-        "%s still runs %s after the worker was asked to stop: %s. The handler is %s",
-        job_name(fields),
-        duration_text(grace),
-        fate,
-        function_name(in_hand.lane.handler),
-        extra=fields,
-    )
-
-
 def log_lost(lost: Iterable[InHand[Any]]) -> None:
     """Log that the claims of jobs are gone: their new owners finish them, or we have."""
     for in_hand in lost:
-        # The new owner reports the outcome.
-        fields = {**job_fields(in_hand), "status": None, "next_try_in": None}
         text = "its claim was lost to a finish, a release, a reap or another owner"
         if in_hand.may_be_finished:
             text = (
                 "its claim is gone: either an earlier try of this worker has finished it, and the "
                 f"answer to the COMMIT was lost; or {text}"
             )
-        else:
-            text += "; nothing was written to its row"
-        log.warning("%s: %s", job_name(fields), text, extra=fields)
+        # The new owner reports the outcome.
+        text = f"can no longer be finished: {text}"
+        log_job(log.warning, in_hand, text, status=None, next_try_in=None)
+
+
+def log_job(write: Any, in_hand: InHand[Any], what: str, **changed: Any) -> None:
+    """Log what becomes of a job; `changed` are fields that differ from those of its outcome."""
+    fields = job_fields(in_hand) | changed
+    write("%s %s", job_name(fields), what, extra=fields)
 
 
 def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:

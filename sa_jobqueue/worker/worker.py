@@ -34,11 +34,10 @@ from ..verbs.backoff import (
     delay_or_default,
 )
 from ..wakeups import Wakeups
-from .chores import REAP_EVERY, Chore, Heartbeat, Reaper, chores_beside
+from .chores import REAP_EVERY, Heartbeat, Reaper, add_chores_beside
 from .connections import check_connections, engine_of, what_to_give
-from .crew import Crew
+from .crew import LONGEST_POLL, Crew, Loop
 from .handlers import Attempts, Calls
-from .hands import LONGEST_POLL, Hands, Loop
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
 from .transactions import OwnerName, Stopped, Transactions
@@ -141,10 +140,11 @@ class Worker(Generic[T]):
         check_ages(max_runtime=max_runtime)
         check_durations(zero=True, grace=grace, interval=interval)
         check_durations(zero=False, poll=poll, deadline=deadline)
-        _check_delete(delete)
-        self.concurrency, self.limit = _checked_numbers(concurrency, limit)
+        _check_numbers(concurrency, limit, delete)
+        self.concurrency, self.limit = concurrency, limit
         self.lanes = lanes_of(queue, handler)
-        mapper = self.lanes[0].queue.mapping.mapper
+        for lane in self.lanes if backoff is not None else ():
+            check_backoff(lane.mapping, backoff)
         open_session = None
         if isinstance(engine, sessionmaker):
             open_session = partial(engine, expire_on_commit=False)
@@ -158,7 +158,7 @@ class Worker(Generic[T]):
         self.poll = poll
         self.grace = grace
         self.deadline = deadline
-        self.backoff = _checked_backoff(backoff, self.lanes)
+        self.backoff = backoff
         self.max_runtime = max_runtime
         self.reap_every = reap_every
         self.on_claim = on_claim
@@ -167,15 +167,14 @@ class Worker(Generic[T]):
         self.options = options
         self._running = Lock()
         self._stopping = self._runtime.flag()
-        self._hands: Hands[T] | None = None
-        self._loop: Loop[T] | None = None
+        self._crew: Crew[T] | None = None
         self._deadlines: Deadlines | None = None
         self._transactions = Transactions(
             self._engine,
             self._runtime,
             stopping=self._stopping,
             open_session=open_session,
-            mapper=None if open_session is None else mapper,
+            mapper=None if open_session is None else self.lanes[0].mapping.mapper,
         )
         self._owner_name = OwnerName(owner, self._transactions)
 
@@ -203,7 +202,7 @@ class Worker(Generic[T]):
         """
         if not self._running.acquire(blocking=False):
             raise ArgumentError("this worker runs already; make another one for a second run")
-        self._deadlines = Deadlines(self._engine, self.deadline, self._end_process)
+        self._deadlines = Deadlines(self._engine, self.deadline, _end_process)
         try:
             with self._deadlines, suppress(Stopped), self._owner_name.for_the_run():
                 alone = self._transactions.patiently(self._prepare_connections)
@@ -244,15 +243,16 @@ class Worker(Generic[T]):
 
     def wake(self) -> None:
         """Let an idle worker claim now, unless it has an `interval`; safe from another thread."""
-        if self._loop is not None:
-            self._loop.wake()
-            self._notify(Hands.call_slot)
+        if self._crew is not None:
+            for loop in self._crew.loops:
+                loop.wake()
+            self._notify(Crew.call_slot)
 
-    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
+    def _notify(self, look: Callable[[Crew[T]], None] = Crew.notice) -> None:
         """Wake the supervisor, or a slot."""
-        if self._hands is not None:
-            with self._hands as hands:
-                look(hands)
+        if self._crew is not None:
+            with self._crew.lock:
+                look(self._crew)
 
     @property
     def stopping(self) -> bool:
@@ -276,16 +276,6 @@ class Worker(Generic[T]):
 
     # -- the parts of a run ---------------------------------------------
 
-    def _end_process(self, what: str) -> None:
-        """End the process: a call neither returns nor can be cut off, so no turn can follow."""
-        log.critical(
-            "%s has not returned, and its connection could not be closed: this process ends, so "
-            "that its supervisor starts another, and a reap returns its jobs to the queue",
-            what,
-        )
-        logging.shutdown()
-        os._exit(os.EX_SOFTWARE)
-
     def _prepare_connections(self) -> bool:
         """Look at the database and the pool; tell whether this thread has to do everything.
 
@@ -303,20 +293,21 @@ class Worker(Generic[T]):
                 alone=alone,
                 keeps_timeouts=self._calls.keeps_timeouts,
             )
-            # On an AUTOCOMMIT engine each turn sets the level of its transaction.
-            if has_spare and not database.in_autocommit(connection):
-                self._transactions.keep_connection(connection)
+            # Behind a pooler a limit of the session would be another's. On an AUTOCOMMIT engine each
+            # turn sets the level of its transaction.
+            is_shared = database.may_wait_without_limit and database.through_pooler(connection)
+            is_plain = self._transactions.open_session is None
+            self._transactions.keeps = (
+                has_spare and is_plain and not is_shared and not database.in_autocommit(connection)
+            )
         return alone
 
     def _work(self, *, alone: bool) -> None:
         """Put the parts of a run together, and let them work."""
-        self._hands = hands = Hands[T](
-            self._runtime, self._stopping, limit=self.limit, slots=self.concurrency
-        )
         heartbeat = Heartbeat(
             self.lanes,
             self._transactions,
-            lambda: self._in_hand,
+            lambda: crew.claimed(),
             max_runtime=self.max_runtime,
             slots=self.concurrency,
         )
@@ -331,10 +322,7 @@ class Worker(Generic[T]):
             shows=self.on_outcome is not None,
         )
         wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
-        self._loop = loop = Loop(
-            turns, self._owner_name, self.poll, self.interval.total_seconds(), wakeups
-        )
-        hands.loops.append(loop)
+        loop = Loop(turns, self._owner_name, self.poll, self.interval.total_seconds(), wakeups)
         attempts = Attempts(
             self._calls,
             self._transactions,
@@ -344,36 +332,29 @@ class Worker(Generic[T]):
             self.options,
             self._delay_of,
         )
-        reaper = Reaper(loop, hands, self.lanes, self.reap_every, self.max_runtime)
+        self._crew = crew = self._crew_kind(
+            self._runtime,
+            [loop],
+            attempts,
+            self._tell,
+            self._stopping,
+            self.limit,
+            self.concurrency,
+            self.grace,
+            self.drain,
+            alone,
+        )
+        reaper = Reaper(crew, loop, self.lanes, self.reap_every, self.max_runtime)
         with ExitStack() as stack:
             if not alone:
                 heartbeat.begin(stack)
-            own: list[Chore] = [reaper]
+            crew.chores.append(reaper)
             if wakeups is not None:
-                own.append(stack.enter_context(wakeups))
-            if (kept := self._transactions.kept) is not None:
-                stack.callback(kept.run)
-                own.append(kept)
+                crew.chores.append(stack.enter_context(wakeups))
+            stack.callback(self._transactions.give_back)
             reaper.run()
-            beside = chores_beside(stack, loop, hands, lambda: self.stuck)
-            self._crew_kind(
-                self._runtime,
-                hands,
-                attempts,
-                [*own, *beside],
-                self._tell,
-                self.drain,
-                self._stopping,
-                self.grace,
-                alone,
-            ).work()
-
-    @property
-    def _in_hand(self) -> list[InHand[T]]:
-        """The jobs whose claims are renewed."""
-        assert self._hands is not None
-        with self._hands as hands:
-            return hands.all + [job for loop in hands.loops for job in loop.turns.aside]
+            add_chores_beside(stack, crew, loop, lambda: self.stuck)
+            crew.work()
 
     def _wakeups(self, *, alone: bool) -> Wakeups:
         return Wakeups(
@@ -409,28 +390,28 @@ class Worker(Generic[T]):
         return delay_or_default(backoff, in_hand.attempts)
 
 
-def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:
-    if backoff is not None:
-        for lane in lanes:
-            check_backoff(lane.queue.mapping, backoff)
-    return backoff
+def _end_process(what: str) -> None:
+    """End the process: a call neither returns nor can be cut off, so no turn can follow."""
+    log.critical(
+        "%s has not returned, and its connection could not be closed: this process ends, so "
+        "that its supervisor starts another, and a reap returns its jobs to the queue",
+        what,
+    )
+    logging.shutdown()
+    os._exit(os.EX_SOFTWARE)
 
 
-def _check_delete(delete: bool | None) -> None:
-    if not isinstance(delete, bool | None):
-        raise ArgumentError(
-            f"delete= takes True, False, or None for what the model says, not {delete!r}"
-        )
-
-
-def _checked_numbers(concurrency: int, limit: int | None) -> tuple[int, int | None]:
+def _check_numbers(concurrency: Any, limit: Any, delete: Any) -> None:
     if not isinstance(concurrency, int) or concurrency < 1:
         raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
     if limit is not None and (not isinstance(limit, int) or limit < concurrency):
         raise ArgumentError(
             f"limit is a number of jobs, at least concurrency ({concurrency}): {limit!r}"
         )
-    return concurrency, limit
+    if not isinstance(delete, bool | None):
+        raise ArgumentError(
+            f"delete= takes True, False, or None for what the model says, not {delete!r}"
+        )
 
 
 class WorkerOptions(TypedDict, total=False):
