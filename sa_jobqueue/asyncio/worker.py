@@ -43,7 +43,7 @@ from .verbs import AsyncJobQueue
 AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | NotDone | None]]
 
 
-class AwaitedCrew(Crew[T]):
+class AwaitedCrew(Crew):
     """The tasks of one run. A task runs alone until it waits, so it needs no lock."""
 
     def _start_slot(self, name: str) -> Background:
@@ -52,20 +52,20 @@ class AwaitedCrew(Crew[T]):
     async def _await_in_slot(self) -> None:
         """Do turns, and await handlers, until the run ends; as a slot in a thread does."""
         handled = None
-        calls: Any = self.attempts.calls
+        calls: Any = self.calls
         while True:
             if handled is not None:
                 self.put_handled(handled)
             while (step := self.next_step()) is None:
                 if self.ended:
                     return
-                await greenlet_spawn(self.wait_in_slot)
+                await greenlet_spawn(self.slot_is_needed.wait)
             if isinstance(step, tuple) or step.ended or step.lane.transactional:
                 handled = await greenlet_spawn(self.do, step)
                 continue
             handled = step
             try:
-                with Attempt(self.attempts, step) as attempt:
+                with Attempt(calls, step) as attempt:
                     attempt.outcome = await calls.awaited(step.lane, attempt.context, step.job)
             except BaseException as error:
                 handled = self.end_by_handler(error, step)
@@ -159,10 +159,10 @@ class AsyncWorker(Worker[T]):
         """
         return await greenlet_spawn(super().check_database, check)
 
-    def _notify(self, look: Callable[[Crew[T]], None] = Crew.notice) -> None:
+    def _notify(self) -> None:
         loop = None if self._calls.caller is None else self._calls.caller.get_loop()
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(super()._notify, look)
+            loop.call_soon_threadsafe(super()._notify)
 
 
 def sync_queues(queue: Any) -> Any:

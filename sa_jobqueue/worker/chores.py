@@ -61,7 +61,7 @@ LONGEST_RENEWAL = 30.0
 
 
 def add_chores_beside(
-    stack: ExitStack, crew: Crew[Any], loop: Loop[Any], stuck: Callable[[], str | None]
+    stack: ExitStack, crew: Crew, loop: Loop, stuck: Callable[[], str | None]
 ) -> None:
     """Give a run the chores of the tables in the metadata of its queues.
 
@@ -105,8 +105,8 @@ class TriedChore:
         due_at: when it is due, by time.monotonic().
     """
 
-    crew: Crew[Any]
-    loop: Loop[Any]
+    crew: Crew
+    loop: Loop
     lanes: Sequence[Lane[Any]]
 
     without: ClassVar[str]
@@ -191,7 +191,7 @@ class Heartbeat:
 
     lanes: Sequence[Lane[Any]]
     transactions: Transactions
-    in_hand: Callable[[], Sequence[InHand[Any]]]
+    in_hand: Callable[[], Sequence[InHand]]
     max_runtime: timedelta | None
     slots: int
 
@@ -238,7 +238,7 @@ class Heartbeat:
                     self._renewing = False
                     self._changed.notify_all()
 
-    def _within_their_time(self) -> list[InHand[Any]]:
+    def _within_their_time(self) -> list[InHand]:
         """Return the jobs whose claims are to be renewed.
 
         If the handler in every slot runs for too long, the unstarted jobs are left to others.
@@ -250,7 +250,7 @@ class Heartbeat:
             return [job for job in jobs if job not in late]
         return [job for job in jobs if job.outcome is not NOT_YET]
 
-    def _renew_all(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
+    def _renew_all(self, connection: Connection, jobs: Sequence[InHand]) -> None:
         """Renew claims together; if refused, one by one: a refused row costs no other claim."""
         fences = [job.fence for job in jobs]
         try:

@@ -24,21 +24,19 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import inf
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 from ..ages import duration_text
 from ..errors import HandlerTimeout
 from ..process import Background, Flag, Runtime, function_name
 from ..wakeups import Wakeups
-from .handlers import Attempts, tell_lock_lost
+from .handlers import Calls, tell_lock_lost
 from .in_hand import InHand, log_job
 from .lanes import Lane
 from .transactions import PATIENCE, OwnerName, Stopped, cause_of
 from .turns import Batch, TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
-
-T = TypeVar("T")
 
 #: Without a limit, jobs are claimed ahead while handlers take no longer than so many seconds.
 QUICK = 0.1
@@ -73,7 +71,7 @@ class Chore(Protocol):
 
 
 @dataclass(eq=False)
-class Loop(Generic[T]):
+class Loop:
     """The turns of one database, the jobs that they are to write, and when the next claim is due.
 
     Attributes:
@@ -89,13 +87,13 @@ class Loop(Generic[T]):
         hopeless: why the database has refused for PATIENCE to finish jobs.
     """
 
-    turns: Turns[T]
+    turns: Turns
     owner_name: OwnerName
     poll: timedelta
     interval: float
     wakeups: Wakeups | None
-    handled: list[InHand[T]] = field(default_factory=list)
-    unwanted: list[InHand[T]] = field(default_factory=list)
+    handled: list[InHand] = field(default_factory=list)
+    unwanted: list[InHand] = field(default_factory=list)
     claim_at: float = 0.0
     woken: bool = False
     in_turn: bool = False
@@ -103,7 +101,7 @@ class Loop(Generic[T]):
     hopeless: Exception | None = None
     _empty: int = 0  # claims in a row that found nothing
 
-    def take(self, wanted: int, unhandled: Iterable[InHand[T]] = ()) -> Batch[T]:
+    def take(self, wanted: int, unhandled: Iterable[InHand] = ()) -> Batch:
         """Begin a turn; return what it is to do."""
         self.in_turn = True
         handled, self.handled, self.oldest = self.handled, [], inf
@@ -118,7 +116,7 @@ class Loop(Generic[T]):
             self.woken = True
             self.claim_at = 0.0
 
-    def note_turn(self, result: TurnResult[T], *, claimed: bool) -> None:
+    def note_turn(self, result: TurnResult, *, claimed: bool) -> None:
         """Decide when the next claim is due, after a turn that has claimed, or has tried to."""
         at_once, found = result.claim_is_due, any(claim for _, claim in result.claims)
         if claimed and not at_once:
@@ -141,11 +139,11 @@ class Loop(Generic[T]):
 
 
 #: A turn that has begun.
-Turn: TypeAlias = tuple[Loop[T], Batch[T]]
+Turn: TypeAlias = tuple[Loop, Batch]
 
 
 @dataclass(eq=False)
-class Crew(Generic[T]):
+class Crew:
     """The jobs in hand, and the threads of one run.
 
     Change them while you hold `lock`, which keeps other threads out.
@@ -172,9 +170,9 @@ class Crew(Generic[T]):
     """
 
     runtime: Runtime
-    loops: Sequence[Loop[T]]
-    attempts: Attempts[T]
-    tell: Callable[[TurnResult[T]], None]
+    loops: Sequence[Loop]
+    calls: Calls
+    tell: Callable[[TurnResult], None]
     stopping: Flag
     limit: int | None
     slots: int
@@ -182,8 +180,8 @@ class Crew(Generic[T]):
     drains: bool
     alone: bool
     chores: list[Chore] = field(default_factory=list)
-    unstarted: deque[InHand[T]] = field(default_factory=deque)
-    running: set[InHand[T]] = field(default_factory=set)
+    unstarted: deque[InHand] = field(default_factory=deque)
+    running: set[InHand] = field(default_factory=set)
     ending: bool = False
     ended: bool = False
     error: BaseException | None = None
@@ -191,10 +189,9 @@ class Crew(Generic[T]):
 
     def __post_init__(self) -> None:
         self._latest = 0.0  # how long the latest handler ran, in seconds
-        self._resting = 0  # slots that wait for something to do
         self._dozes = False  # the supervisor may sleep beyond LONGEST_WAIT
         self.lock = self.runtime.lock()
-        self._slot_is_needed = self.runtime.condition(self.lock)
+        self.slot_is_needed = self.runtime.condition(self.lock)
         self._noticed = self.runtime.condition(self.lock)
 
     def work(self) -> None:
@@ -218,19 +215,19 @@ class Crew(Generic[T]):
         finally:
             with self.lock:
                 self.ending = self.ended = True
-                self._slot_is_needed.notify_all()
+                self.slot_is_needed.notify_all()
             for slot in started:
                 slot.join(patience)
         if self.error is not None:
             raise self.error
 
     @property
-    def in_hand(self) -> list[InHand[T]]:
+    def in_hand(self) -> list[InHand]:
         """All jobs in hand, without those of a turn that is under way."""
         waiting = [job for loop in self.loops for job in (*loop.handled, *loop.unwanted)]
         return [*self.unstarted, *self.running, *waiting]
 
-    def claimed(self) -> list[InHand[T]]:
+    def claimed(self) -> list[InHand]:
         """Return the jobs whose claims are ours; if our lock was lost, under an older name."""
         with self.lock:
             return self.in_hand + [job for loop in self.loops for job in loop.turns.aside]
@@ -250,10 +247,10 @@ class Crew(Generic[T]):
                 while (step := self.next_step()) is None:
                     if self.ended:
                         return
-                    self.wait_in_slot()
+                    self.slot_is_needed.wait()
             handled = self.do(step)
 
-    def next_step(self) -> InHand[T] | Turn[T] | None:
+    def next_step(self) -> InHand | Turn | None:
         """Take the job that a free slot is to handle, or the turn that it is to do."""
         if self.ending or self.stopping.is_set():
             return None
@@ -266,41 +263,33 @@ class Crew(Generic[T]):
             self.notice()
         return in_hand
 
-    def wait_in_slot(self) -> None:
-        """Wait for a job, or for a turn to do."""
-        self._resting += 1
-        try:
-            self._slot_is_needed.wait()
-        finally:
-            self._resting -= 1
-
-    def do(self, step: InHand[T] | Turn[T]) -> InHand[T] | None:
+    def do(self, step: InHand | Turn) -> InHand | None:
         """Do a turn, or handle a job; return the job if it is to be finished."""
         if isinstance(step, tuple):
             self._do_turn(*step)
             return None
         if step.ended is None:  # else its claim was lost
             try:
-                self.attempts.make(step)
+                self.calls.handle(step)
             except BaseException as error:
                 return self.end_by_handler(error, step)
         return step
 
-    def end_by_handler(self, error: BaseException, in_hand: InHand[T]) -> InHand[T] | None:
+    def end_by_handler(self, error: BaseException, in_hand: InHand) -> InHand | None:
         """Have the run end with what a handler raised, unless the worker has interrupted it."""
         with self.lock:
-            if self.attempts.calls.was_interrupted(error):
+            if self.calls.was_interrupted(error):
                 self._put_back(in_hand)
                 return None
             self._fail(error)
         return in_hand
 
-    def put_handled(self, in_hand: InHand[T]) -> None:
+    def put_handled(self, in_hand: InHand) -> None:
         """Note that a handler has ended, unless it was given up before."""
         if in_hand not in self.running:
             return
         self.running.remove(in_hand)
-        loop: Loop[T] = in_hand.loop
+        loop: Loop = in_hand.loop
         loop.handled.append(in_hand)
         self._latest = in_hand.duration
         if loop.oldest == inf and in_hand.ended is None:
@@ -308,7 +297,7 @@ class Crew(Generic[T]):
         if self.ending:
             self.notice()
 
-    def _put_back(self, in_hand: InHand[T]) -> None:
+    def _put_back(self, in_hand: InHand) -> None:
         """Note that a job was not handled after all."""
         if in_hand in self.running:
             self.running.remove(in_hand)
@@ -317,7 +306,7 @@ class Crew(Generic[T]):
 
     # -- turns ----------------------------------------------------------
 
-    def _begin_turn(self, *, in_slot: bool) -> Turn[T] | None:
+    def _begin_turn(self, *, in_slot: bool) -> Turn | None:
         """Begin the next turn that is due, if its loop has none under way.
 
         Args:
@@ -335,10 +324,10 @@ class Crew(Generic[T]):
             return loop, loop.take(self._free if claims else 0)
         return None
 
-    def _do_turn(self, loop: Loop[T], batch: Batch[T]) -> None:
+    def _do_turn(self, loop: Loop, batch: Batch) -> None:
         """Do a turn, and report what it has done; any error ends the run."""
         wanted = batch.wanted
-        came: list[InHand[T]] = []
+        came: list[InHand] = []
         try:
             if wanted and not loop.owner_name.is_sure:
                 # A new lock may take minutes, and handled jobs do not wait for it.
@@ -369,7 +358,7 @@ class Crew(Generic[T]):
             with self.lock:
                 self._end_turn(loop, came)
 
-    def _end_turn(self, loop: Loop[T], came: Sequence[InHand[T]]) -> None:
+    def _end_turn(self, loop: Loop, came: Sequence[InHand]) -> None:
         """Note that a turn is over, and what it has claimed."""
         loop.in_turn = False
         for in_hand in came:
@@ -377,13 +366,13 @@ class Crew(Generic[T]):
         self.unstarted.extend(came)
         self._put_aside(loop)
         if self.unstarted and len(self.running) < self.slots:
-            self._slot_is_needed.notify(len(self.unstarted))
+            self.slot_is_needed.notify(len(self.unstarted))
         elif loop.handled:
-            self._slot_is_needed.notify(1)  # nobody is due to finish them yet
+            self.slot_is_needed.notify(1)  # nobody is due to finish them yet
         if self.ending or (self._dozes and len(self.unstarted) + len(self.running) < self.slots):
             self.notice()
 
-    def _check_lock(self, loop: Loop[T]) -> None:
+    def _check_lock(self, loop: Loop) -> None:
         """Take a new lock if that of the Owner was lost: others may reap its claims."""
         if loop.owner_name.check_lock():
             tell_lock_lost(lane.queue for lane in loop.turns.lanes)
@@ -397,7 +386,7 @@ class Crew(Generic[T]):
 
     def _end_by(self, error: BaseException) -> None:
         """Have the run end with an error."""
-        if self.attempts.calls.ends_at_once(error):
+        if self.calls.ends_at_once(error):
             raise error
         if not isinstance(error, Stopped):  # then the run ends anyway
             with self.lock:
@@ -421,7 +410,7 @@ class Crew(Generic[T]):
             return self.limit - self.slots
         return self.slots if self.slots > 1 and 0 < self._latest <= QUICK else 0
 
-    def _due_at(self, loop: Loop[T]) -> float:
+    def _due_at(self, loop: Loop) -> float:
         """When a turn is due, also if no slot is free to do it.
 
         A claim is due while a slot is idle, or so few jobs wait that one soon will be. A single
@@ -435,7 +424,7 @@ class Crew(Generic[T]):
         claim_at = loop.claim_at if (idle or low) and self._free else inf
         return min(claim_at, loop.oldest + LONGEST_WAIT)
 
-    def pause(self, loop: Loop[T], lanes: Iterable[Lane[T]], paused: Iterable[Lane[T]]) -> None:
+    def pause(self, loop: Loop, lanes: Iterable[Lane[Any]], paused: Iterable[Lane[Any]]) -> None:
         """Pause some lanes, and let the others go on; a lane that goes on wakes the worker.
 
         Running jobs are finished. Jobs that were claimed and not started are released.
@@ -447,7 +436,7 @@ class Crew(Generic[T]):
         self._put_aside(loop)
         self.notice()
 
-    def _put_aside(self, loop: Loop[T]) -> None:
+    def _put_aside(self, loop: Loop) -> None:
         """Let the next turn release the unstarted jobs of paused lanes."""
         if loop.turns.paused:
             unwanted = [each for each in self.unstarted if each.lane in loop.turns.paused]
@@ -482,9 +471,9 @@ class Crew(Generic[T]):
         deadlines = [in_hand.deadline or 0.0 for in_hand in self._with_timeout()]
         return min((*deadlines, *(chore.due_at for chore in self.chores)), default=inf)
 
-    def _with_timeout(self) -> list[InHand[T]]:
+    def _with_timeout(self) -> list[InHand]:
         """Return the running jobs with a timeout that the supervisor must notice."""
-        if self.attempts.calls.keeps_timeouts:
+        if self.calls.keeps_timeouts:
             return []
         return [job for job in self.running if job.lane.timeout and job.given_up is None]
 
@@ -500,7 +489,7 @@ class Crew(Generic[T]):
         for chore in due:
             chore.run()
 
-    def _give_up(self, in_hand: InHand[T]) -> None:
+    def _give_up(self, in_hand: InHand) -> None:
         """Fail the attempt of a handler that goes on beyond its timeout, and end the run.
 
         A transactional handler has locked its row: its transaction is rolled back when it returns.
@@ -520,19 +509,12 @@ class Crew(Generic[T]):
             else:
                 given_up = copy(in_hand)
                 in_hand.given_up = Stopped()  # the attempt is over
-                self.attempts.fail(given_up, error)
+                self.calls.fail(given_up, error)
                 self.running ^= {in_hand, given_up}
                 self.abandoned += 1
                 self.put_handled(given_up)
             self._fail(error)
         self.stopping.set()
-
-    def call_slot(self) -> None:
-        """Let a waiting slot do the turn that is due, or the supervisor if no slot waits."""
-        if self._resting:
-            self._slot_is_needed.notify()
-        else:
-            self.notice()
 
     def notice(self) -> None:
         """Wake the supervisor."""
@@ -566,7 +548,7 @@ class Crew(Generic[T]):
             self.ending = True
         self._wait_for_handlers(until)
         overdue = tuple(self.running)
-        if overdue and self.attempts.calls.interrupt():
+        if overdue and self.calls.interrupt():
             for in_hand in overdue:
                 self._log_overdue(in_hand, "its handler is cancelled, and {}")
             self._wait_for_handlers(time.monotonic() + INTERRUPTION.total_seconds())
@@ -583,32 +565,30 @@ class Crew(Generic[T]):
         for loop in self.loops:
             self._end_loop(loop, until)
 
-    def _end_loop(self, loop: Loop[T], until: float) -> None:
+    def _end_loop(self, loop: Loop, until: float) -> None:
         """Finish and release the last jobs of a database."""
         with self.lock:
             batch = loop.take(0, self._take_unstarted(loop))
-        error, result = loop.hopeless, None
-        if error is None:
-            left_of_grace = timedelta(seconds=max(until - time.monotonic(), 0.0))
-            try:
-                patience = left_of_grace if self.stopping.is_set() else PATIENCE
-                result = loop.turns.end(batch, patience)
-            except Exception as refused:
-                if self.error is None:
-                    raise
-                error = refused
-        if result is not None:
-            self.tell(result)
-        else:
+        left_of_grace = timedelta(seconds=max(until - time.monotonic(), 0.0))
+        try:
+            if loop.hopeless is not None:
+                raise loop.hopeless
+            patience = left_of_grace if self.stopping.is_set() else PATIENCE
+            result = loop.turns.end(batch, patience)
+        except Exception as error:
+            if self.error is None:
+                raise
             log.error(
                 "some claimed jobs are not released; a reap returns them to the queue: %s",
                 cause_of(error),
             )
+        else:
+            self.tell(result)
 
     def _wait_for_handlers(self, until: float) -> None:
         """Wait until no handler runs; meanwhile finish handled jobs and release unstarted jobs."""
         while True:
-            turn: Turn[T] | None = None
+            turn: Turn | None = None
             with self.lock:
                 while self.running and time.monotonic() < until and turn is None:
                     if any(loop.hopeless for loop in self.loops):
@@ -620,7 +600,7 @@ class Crew(Generic[T]):
                 return
             self._do_turn(*turn)
 
-    def _begin_ending_turn(self) -> Turn[T] | None:
+    def _begin_ending_turn(self) -> Turn | None:
         """Begin a turn that finishes and releases, if there is anything to write."""
         for loop in self.loops:
             waits = loop.handled or loop.unwanted or any(job.loop is loop for job in self.unstarted)
@@ -628,13 +608,13 @@ class Crew(Generic[T]):
                 return loop, loop.take(0, self._take_unstarted(loop))
         return None
 
-    def _take_unstarted(self, loop: Loop[T]) -> list[InHand[T]]:
+    def _take_unstarted(self, loop: Loop) -> list[InHand]:
         """Take the jobs of a database whose handler was not called."""
         taken = [in_hand for in_hand in self.unstarted if in_hand.loop is loop]
         self.unstarted = deque(each for each in self.unstarted if each.loop is not loop)
         return taken
 
-    def _log_overdue(self, in_hand: InHand[T], fate: str) -> None:
+    def _log_overdue(self, in_hand: InHand, fate: str) -> None:
         """Log that a handler still runs after the grace, and what becomes of its job."""
         lane, grace = in_hand.lane, duration_text(self.grace)
         end = fate.format(

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -38,8 +38,6 @@ from .lanes import NOT_YET, Cancel, Failed, Lane, Release, Retry, branch_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-T = TypeVar("T")
-
 
 class Ended(Enum):
     """How a job ended before its finish was written."""
@@ -49,7 +47,7 @@ class Ended(Enum):
 
 
 @dataclass(eq=False, slots=True)
-class InHand(Generic[T]):
+class InHand:
     """A claimed job with its lane; once it was handled, also with its outcome.
 
     Attributes:
@@ -67,13 +65,11 @@ class InHand(Generic[T]):
         asked_to_stop: somebody wants this handler to end early.
         moved: its handler has written a status to it, or has left it expired.
         refused: why it could be neither finished nor failed; None: nobody has tried in vain.
-        may_be_finished: a transaction that finishes it has come to its COMMIT; if the answer was
-            lost, nobody knows whether it has succeeded.
     """
 
-    lane: Lane[T]
-    job: T
-    claim: Claim[T] | None = None
+    lane: Lane[Any]
+    job: Any
+    claim: Claim[Any] | None = None
     attempts: int | None = None
     loop: Any = field(default=None, init=False)
     outcome: Any = field(default=NOT_YET, init=False)
@@ -85,7 +81,6 @@ class InHand(Generic[T]):
     asked_to_stop: bool = field(default=False, init=False)
     moved: bool = field(default=False, init=False)
     refused: Exception | None = field(default=None, init=False)
-    may_be_finished: bool = field(default=False, init=False)
 
     @property
     def fence(self) -> Fence:
@@ -99,7 +94,7 @@ class InHand(Generic[T]):
         return None if timeout is None else self.began + timeout.total_seconds()
 
 
-def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
+def in_hand_of(lane: Lane[Any], claim: Claim[Any]) -> list[InHand]:
     """Return the jobs of a claim, to be handled."""
     key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
     return [InHand(lane, job, claim, None if key is None else getattr(job, key)) for job in claim]
@@ -109,17 +104,17 @@ def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
 NAMED = 10
 
 
-def log_failure(in_hand: InHand[Any], error: BaseException) -> None:
+def log_failure(in_hand: InHand, error: BaseException) -> None:
     """Log that an attempt at a job has failed; as a warning if the job is tried again."""
     _log_end(None, in_hand, "failed", first_line(error), exc_info=error)
 
 
-def log_refused(in_hand: InHand[Any], cause: object) -> None:
+def log_refused(in_hand: InHand, cause: object) -> None:
     """Log that the database refuses to finish a job, and that its attempt has failed instead."""
     _log_end(log.error, in_hand, "cannot be finished, and its attempt fails", cause)
 
 
-def log_finished(finished: Sequence[InHand[Any]]) -> None:
+def log_finished(finished: Sequence[InHand]) -> None:
     """Log the outcomes of jobs after the commit; failures were logged before."""
     if not log.isEnabledFor(logging.INFO):
         return
@@ -130,27 +125,24 @@ def log_finished(finished: Sequence[InHand[Any]]) -> None:
             _log_end(log.info, in_hand, what, getattr(outcome, "reason", None))
 
 
-def log_lost(lost: Iterable[InHand[Any]]) -> None:
+def log_lost(lost: Iterable[InHand]) -> None:
     """Log that the claims of jobs are gone: their new owners finish them, or we have."""
     for in_hand in lost:
-        text = "its claim was lost to a finish, a release, a reap or another owner"
-        if in_hand.may_be_finished:
-            text = (
-                "its claim is gone: either an earlier try of this worker has finished it, and the "
-                f"answer to the COMMIT was lost; or {text}"
-            )
+        text = (
+            "can no longer be finished: its claim was lost to a reap, another owner, a release or "
+            "a finish, perhaps our own, if the answer to its COMMIT was lost"
+        )
         # The new owner reports the outcome.
-        text = f"can no longer be finished: {text}"
         log_job(log.warning, in_hand, text, status=None, next_try_in=None)
 
 
-def log_job(write: Any, in_hand: InHand[Any], what: str, **changed: Any) -> None:
+def log_job(write: Any, in_hand: InHand, what: str, **changed: Any) -> None:
     """Log what becomes of a job; `changed` are fields that differ from those of its outcome."""
     fields = job_fields(in_hand) | changed
     write("%s %s", job_name(fields), what, extra=fields)
 
 
-def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:
+def log_unreleased(jobs: Sequence[InHand], cause: object) -> None:
     """Log that jobs could not be given back, and stay claimed."""
     log.error(
         "%s could not be released; a reap returns the jobs to the queue: %s",
@@ -165,7 +157,7 @@ def several(names: Sequence[str]) -> str:
     return f"{named} and {len(names) - NAMED:,} more" if len(names) > NAMED else named
 
 
-def job_fields(in_hand: InHand[Any]) -> dict[str, Any]:
+def job_fields(in_hand: InHand) -> dict[str, Any]:
     """Return the extra fields of a record, the times in seconds."""
     queue, mapping, outcome = in_hand.lane.queue, in_hand.lane.mapping, in_hand.outcome
     # None: no limit, or the handler expired the job.
@@ -201,9 +193,7 @@ def job_name(fields: dict[str, Any]) -> str:
     return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}"
 
 
-def _log_end(
-    write: Any, in_hand: InHand[Any], what: str | None, why: object, **options: Any
-) -> None:
+def _log_end(write: Any, in_hand: InHand, what: str | None, why: object, **options: Any) -> None:
     """Log the end of an attempt; `what` becomes of the job, None: its new status."""
     fields = job_fields(in_hand)
     wait, most = fields["next_try_in"], fields["max_attempts"]
@@ -237,7 +227,7 @@ def lock_free_rows(session: Session, fences: Sequence[Fence]) -> tuple[list[Fenc
     return free, lost
 
 
-def jobs_of_locked_rows(session: Session, jobs: Sequence[InHand[T]]) -> list[InHand[T]]:
+def jobs_of_locked_rows(session: Session, jobs: Sequence[InHand]) -> list[InHand]:
     """Return the jobs whose rows others have locked."""
     free, lost = lock_free_rows(session, [in_hand.fence for in_hand in jobs])
     others = {*free, *lost}

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, not_, select, tuple_
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -45,8 +45,6 @@ from .lanes import Lane
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-T = TypeVar("T")
-
 Key = tuple[Any, ...]
 
 #: The most rows of a queue that are passed over. If more cannot be claimed, the cause is no row.
@@ -60,14 +58,14 @@ PASSED_OVER_FOR = timedelta(minutes=5)
 
 
 @dataclass
-class PassedOver(Generic[T]):
+class PassedOver:
     """The rows that a worker passes over in each lane; `options` are those of its claims."""
 
     options: Sequence[Any] = ()
-    _found: dict[Lane[T], _Found[T]] = field(default_factory=dict)
-    _logged: set[tuple[Lane[T], Key]] = field(default_factory=set)
+    _found: dict[Lane[Any], _Found] = field(default_factory=dict)
+    _logged: set[tuple[Lane[Any], Key]] = field(default_factory=set)
 
-    def queue_of(self, lane: Lane[T]) -> JobQueue[T]:
+    def queue_of(self, lane: Lane[Any]) -> JobQueue[Any]:
         """Return the queue to claim from: that of the lane, without the rows passed over."""
         found = self._found.get(lane)
         if found is not None and found.until <= time.monotonic():
@@ -76,8 +74,8 @@ class PassedOver(Generic[T]):
         return lane.queue if found is None else found.others
 
     def claim(
-        self, session: Session, lane: Lane[T], owner: Any, limit: int, only: Key | None = None
-    ) -> Claim[T]:
+        self, session: Session, lane: Lane[Any], owner: Any, limit: int, only: Key | None = None
+    ) -> Claim[Any]:
         """Claim up to `limit` jobs of a lane, or the job with this key alone."""
         queue = self.queue_of(lane)
         if only is not None:
@@ -92,7 +90,7 @@ class PassedOver(Generic[T]):
             return unreadable or (is_refusal(error) and not is_mistake(error))
         return not isinstance(error, SQLAlchemyError | JobQueueError)
 
-    def find(self, session: Session, lane: Lane[T], owner: Any, wanted: int) -> int:
+    def find(self, session: Session, lane: Lane[Any], owner: Any, wanted: int) -> int:
         """Look for rows that cannot be claimed, where the next claim of so many jobs looks.
 
         Each row is claimed alone, and the claim is undone. Those that cannot be claimed are passed
@@ -121,7 +119,7 @@ class PassedOver(Generic[T]):
             self._pass_over(lane, bad)
         return len(bad)
 
-    def _first_keys(self, session: Session, lane: Lane[T], wanted: int) -> list[Key]:
+    def _first_keys(self, session: Session, lane: Lane[Any], wanted: int) -> list[Key]:
         """Return the keys of so many due jobs, and of those that may be passed over."""
         spec, mapping, found = self.queue_of(lane).plan.spec, lane.mapping, self._found.get(lane)
         most = MOST - (len(found.keys) if found else 0)
@@ -137,7 +135,7 @@ class PassedOver(Generic[T]):
         with writing(session, mapping, reads=True) as writer:
             return [tuple(row) for row in writer.rows(first).all()]
 
-    def _pass_over(self, lane: Lane[T], bad: dict[Key, Exception]) -> None:
+    def _pass_over(self, lane: Lane[Any], bad: dict[Key, Exception]) -> None:
         """Pass over rows, and log those that are new."""
         before = self._found.get(lane)
         keys = [*(before.keys if before else ()), *bad]
@@ -159,15 +157,15 @@ class PassedOver(Generic[T]):
 
 
 @dataclass(frozen=True)
-class _Found(Generic[T]):
+class _Found:
     """Rows of a lane that are passed over until a time, and the queue without them."""
 
     keys: Sequence[Key]
     until: float
-    others: JobQueue[T]
+    others: JobQueue[Any]
 
 
-def _narrowed(queue: JobQueue[T], criterion: ColumnElement[bool]) -> JobQueue[T]:
+def _narrowed(queue: JobQueue[Any], criterion: ColumnElement[bool]) -> JobQueue[Any]:
     narrowed, spec = copy_of(queue), queue.plan.spec
     narrowed.plan = queue.plan.for_spec(replace(spec, where=(*spec.where, criterion)))
     return narrowed

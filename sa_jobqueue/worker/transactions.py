@@ -2,8 +2,8 @@
 
 The connection of the turns stays checked out from one turn to the next. A pool resets each
 connection that it gets back. With PyMySQL, asyncmy and aiosqlite, the reset is a round trip for
-each turn; with other drivers, it is a tenth of a turn's Python. A turn that claims nothing gives the
-connection back.
+each turn; with other drivers, it is a tenth of a turn's Python. A turn that claims nothing gives
+the connection back.
 
 A worker claims under an Owner of its own, unless it is given a name.
 """

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -50,11 +50,9 @@ from .transactions import PATIENCE, OwnerName, Pauses, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-T = TypeVar("T")
-
 
 @dataclass
-class Batch(Generic[T]):
+class Batch:
     """What one turn is to do.
 
     Attributes:
@@ -63,13 +61,13 @@ class Batch(Generic[T]):
         wanted: the most jobs to claim; 0: none.
     """
 
-    handled: Sequence[InHand[T]] = ()
-    unhandled: Sequence[InHand[T]] = ()
+    handled: Sequence[InHand] = ()
+    unhandled: Sequence[InHand] = ()
     wanted: int = 0
 
 
 @dataclass
-class TurnResult(Generic[T]):
+class TurnResult:
     """What a turn claimed and finished.
 
     Attributes:
@@ -79,19 +77,19 @@ class TurnResult(Generic[T]):
         refused: the database refused the claim.
     """
 
-    claims: list[tuple[Lane[T], Claim[T]]] = field(default_factory=list)
-    finished: list[InHand[T]] = field(default_factory=list)
+    claims: list[tuple[Lane[Any], Claim[Any]]] = field(default_factory=list)
+    finished: list[InHand] = field(default_factory=list)
     claim_is_due: bool = False
     refused: bool = False
 
     @property
-    def in_hand(self) -> list[InHand[T]]:
+    def in_hand(self) -> list[InHand]:
         """The claimed jobs."""
         return [in_hand for lane, claim in self.claims for in_hand in in_hand_of(lane, claim)]
 
 
 @dataclass
-class Turns(Generic[T]):
+class Turns:
     """The turns of a worker in one database.
 
     Attributes:
@@ -104,25 +102,25 @@ class Turns(Generic[T]):
         aside: jobs that can be neither finished nor failed; none during another try.
     """
 
-    lanes: Sequence[Lane[T]]
+    lanes: Sequence[Lane[Any]]
     transactions: Transactions
     owner_name: OwnerName
     delete: bool | None
     options: Sequence[Any]
-    delay: Callable[[InHand[T]], timedelta | None]
+    delay: Callable[[InHand], timedelta | None]
     wait_for_renewal: Callable[[], None]
     shows: bool
-    paused: frozenset[Lane[T]] = frozenset()
-    aside: list[InHand[T]] = field(default_factory=list)
+    paused: frozenset[Lane[Any]] = frozenset()
+    aside: list[InHand] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._passed_over: PassedOver[T] = PassedOver(self.options)
+        self._passed_over: PassedOver = PassedOver(self.options)
         self._order = LaneOrder(self.lanes)
         self._asked = self.lanes[0]  # the lane of the last claim
-        self._refused: dict[Lane[T] | None, Pauses] = {}
+        self._refused: dict[Lane[Any], Pauses] = {}
         self._has_claimed = False
         # Claims whose COMMIT was not answered.
-        self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
+        self._unanswered: list[tuple[Lane[Any], Claim[Any]]] = []
 
     @property
     def held_until(self) -> float:
@@ -130,7 +128,7 @@ class Turns(Generic[T]):
         now = time.monotonic()
         return min((each.until for each in self._refused.values() if each.until > now), default=inf)
 
-    def turn(self, batch: Batch[T]) -> TurnResult[T]:
+    def turn(self, batch: Batch) -> TurnResult:
         """Finish the handled jobs, release the others, claim the next ones.
 
         Raises:
@@ -141,7 +139,7 @@ class Turns(Generic[T]):
             return TurnResult()
         if writes:
             self.wait_for_renewal()
-        tried_again: list[InHand[T]] = []
+        tried_again: list[InHand] = []
         if batch.wanted and self.aside and time.monotonic() >= self._aside_pauses.until:
             tried_again = self._try_aside_again()
         try:
@@ -171,19 +169,13 @@ class Turns(Generic[T]):
 
     def is_drained(self) -> bool:
         """Tell whether no job is left that a drain waits for."""
-        try:
-            left = self.transactions.run(
-                lambda session: any(
-                    lane.has_left(session, self._passed_over.queue_of(lane)) for lane in self.lanes
-                )
+        return not self.transactions.run(
+            lambda session: any(
+                lane.has_left(session, self._passed_over.queue_of(lane)) for lane in self.lanes
             )
-        except Exception as error:
-            self._note_refusal(None, "the check for remaining jobs", error)
-            return False
-        self._refused.pop(None, None)
-        return not left
+        )
 
-    def end(self, batch: Batch[T], patience: timedelta) -> TurnResult[T]:
+    def end(self, batch: Batch, patience: timedelta) -> TurnResult:
         """Finish the handled jobs, and release all other jobs.
 
         Args:
@@ -208,7 +200,7 @@ class Turns(Generic[T]):
 
     # -- the transaction ------------------------------------------------
 
-    def _in_session(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
+    def _in_session(self, session: Session, *, batch: Batch) -> TurnResult:
         found = self._claimed_unanswered(session) if self._unanswered else []
         result = None if found else self._complete_and_claim(session, batch)
         if result is None:
@@ -222,11 +214,9 @@ class Turns(Generic[T]):
             result = TurnResult(found or self._claim(session, batch.wanted), finished)
         if not found:
             self._unanswered += result.claims
-        for done in result.finished:
-            done.may_be_finished = True  # the COMMIT follows
         return result
 
-    def _complete_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T] | None:
+    def _complete_and_claim(self, session: Session, batch: Batch) -> TurnResult | None:
         """Do a turn of done jobs by one verb; None: it needs several verbs, nothing was done."""
         lane, *others = self.lanes
         if others or batch.unhandled or not batch.handled or not batch.wanted:
@@ -253,7 +243,7 @@ class Turns(Generic[T]):
             return TurnResult(self._claim(session, batch.wanted), finished)
         return None if claim is None else TurnResult([(lane, claim)], list(batch.handled))
 
-    def _finish(self, session: Session, handled: Sequence[InHand[T]]) -> list[InHand[T]]:
+    def _finish(self, session: Session, handled: Sequence[InHand]) -> list[InHand]:
         """Write the outcomes; return the jobs whose claim was not lost."""
         lost: list[Any] = []
         for done in handled:
@@ -264,7 +254,7 @@ class Turns(Generic[T]):
             lost += lane.finish(session, of_lane, delete=self.delete)
         return _kept(handled, lost)
 
-    def _release(self, session: Session, jobs: Sequence[InHand[T]]) -> None:
+    def _release(self, session: Session, jobs: Sequence[InHand]) -> None:
         """Release jobs, but wait for no row that somebody else has locked."""
         locked = jobs_of_locked_rows(session, jobs)
         if locked:
@@ -274,8 +264,8 @@ class Turns(Generic[T]):
             lost = claims_lost_by(partial(lane.queue.release, session, free)) if free else []
             log_lost(InHand(lane, job) for job in lost)
 
-    def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[T], Claim[T]]]:
-        claims: list[tuple[Lane[T], Claim[T]]] = []
+    def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[Any], Claim[Any]]]:
+        claims: list[tuple[Lane[Any], Claim[Any]]] = []
         for lane in self._order if wanted else ():
             refused = self._refused.get(lane)
             if lane in self.paused or (refused and refused.until > time.monotonic()):
@@ -290,12 +280,12 @@ class Turns(Generic[T]):
                 break
         return claims
 
-    def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[T], Claim[T]]]:
+    def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[Any], Claim[Any]]]:
         """Find the claims of a COMMIT that succeeded although its answer was lost.
 
         They are found by their fences, because others may claim under the same name.
         """
-        found: list[tuple[Lane[T], Claim[T]]] = []
+        found: list[tuple[Lane[Any], Claim[Any]]] = []
         for lane, claim in self._unanswered:
             fences = {(fence.identity, fence.owner_date) for fence in claim.fences}
             for name in {str(fence.owner) for fence in claim.fences}:
@@ -307,12 +297,12 @@ class Turns(Generic[T]):
                     if (fence.identity, fence.owner_date) in fences
                 ]
                 if jobs:
-                    found.append((lane, Claim[T](jobs_by_token(jobs))))
+                    found.append((lane, Claim[Any](jobs_by_token(jobs))))
         return found
 
     # -- what was refused -----------------------------------------------
 
-    def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult[T]:
+    def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult:
         """Pass over the rows that cannot be claimed; if there are none, leave the lane alone.
 
         Raises:
@@ -328,11 +318,11 @@ class Turns(Generic[T]):
                 return TurnResult(claim_is_due=True)
         except Exception as refusal:
             error = refusal
-        self._note_refusal(lane, "a claim", error)
+        self._note_refusal(lane, error)
         return TurnResult(refused=True, claim_is_due=len(self.lanes) > 1)
 
-    def _note_refusal(self, lane: Lane[T] | None, what: str, error: Exception) -> None:
-        """Log what the database refuses, once, and leave it alone for growing pauses.
+    def _note_refusal(self, lane: Lane[Any], error: Exception) -> None:
+        """Log once that the claim of a lane is refused, and leave it alone for growing pauses.
 
         Raises:
             Exception: the error, if it has lasted for PATIENCE, or comes of a mistake.
@@ -343,19 +333,19 @@ class Turns(Generic[T]):
             raise error
         if lane not in self._refused:
             self._refused[lane] = Pauses()
-            text = "the database refuses %s; the worker tries again: %s"
-            log.error(text, what, cause_of(error), exc_info=error)
+            text = "the database refuses a claim; the worker tries again: %s"
+            log.error(text, cause_of(error), exc_info=error)
         elif self._refused[lane].age > PATIENCE:
             raise error
         self._refused[lane].next()
 
-    def _one_by_one(self, batch: Batch[T], error: Exception) -> TurnResult[T]:
+    def _one_by_one(self, batch: Batch, error: Exception) -> TurnResult:
         """Finish jobs whose turn was refused, and release others; another turn claims."""
         log.info(
             "the database refused a turn; the worker finishes its jobs one by one: %s",
             cause_of(error),
         )
-        result = TurnResult[T](claim_is_due=batch.wanted > 0)
+        result = TurnResult(claim_is_due=batch.wanted > 0)
         result.finished = self._finish_each(batch.handled, error)
         if batch.unhandled:
             try:
@@ -366,7 +356,7 @@ class Turns(Generic[T]):
             self.turn(Batch())  # what a COMMIT may have claimed is released
         return result
 
-    def _finish_each(self, jobs: Sequence[InHand[T]], error: Any) -> list[InHand[T]]:
+    def _finish_each(self, jobs: Sequence[InHand], error: Any) -> list[InHand]:
         """Finish or fail each job; set aside those that the database does not take.
 
         Args:
@@ -376,8 +366,8 @@ class Turns(Generic[T]):
         Returns:
             The jobs that are finished.
         """
-        finished: list[InHand[T]] = []
-        locked: Sequence[InHand[T]] = ()
+        finished: list[InHand] = []
+        locked: Sequence[InHand] = ()
         if is_transient(error):
             try:
                 look = partial(jobs_of_locked_rows, jobs=jobs)
@@ -398,7 +388,7 @@ class Turns(Generic[T]):
                 self._set_aside(in_hand, refused)
         return finished
 
-    def _finish_one(self, in_hand: InHand[T]) -> list[InHand[T]]:
+    def _finish_one(self, in_hand: InHand) -> list[InHand]:
         """Write the outcome of a job, or as much of it as the database takes; or fail the job.
 
         Returns:
@@ -409,7 +399,7 @@ class Turns(Generic[T]):
         """
         run = partial(self.transactions.run, finishes=True)
         try:
-            return run(partial(self._finish_alone, in_hand=in_hand))
+            return run(partial(self._finish, handled=[in_hand]))
         except Exception as error:
             if self.transactions.is_temporary(error):
                 raise
@@ -426,12 +416,7 @@ class Turns(Generic[T]):
                 return finished
             raise
 
-    def _finish_alone(self, session: Session, in_hand: InHand[T]) -> list[InHand[T]]:
-        finished = self._finish(session, [in_hand])
-        in_hand.may_be_finished = bool(finished)  # the COMMIT follows
-        return finished
-
-    def _set_aside(self, in_hand: InHand[T], error: Exception) -> None:
+    def _set_aside(self, in_hand: InHand, error: Exception) -> None:
         """Try a job again later; log once what refuses it."""
         if in_hand.refused is None:
             text = (
@@ -445,7 +430,7 @@ class Turns(Generic[T]):
         in_hand.refused = error
         self.aside.append(in_hand)
 
-    def _try_aside_again(self) -> list[InHand[T]]:
+    def _try_aside_again(self) -> list[InHand]:
         """Try once more to finish the jobs set aside; return those that are finished."""
         jobs, self.aside = self.aside, []  # nobody renews their claims meanwhile
         try:
@@ -458,14 +443,14 @@ class Turns(Generic[T]):
         return finished
 
 
-def _kept(handled: Sequence[InHand[T]], lost: Sequence[Any]) -> list[InHand[T]]:
+def _kept(handled: Sequence[InHand], lost: Sequence[Any]) -> list[InHand]:
     """Log the jobs whose claims were lost; return the others."""
     gone = set(map(id, lost))
     log_lost(done for done in handled if id(done.job) in gone)
     return [done for done in handled if id(done.job) not in gone and done.ended is not Ended.LOST]
 
 
-def _is_finished(session: Session, in_hand: InHand[Any]) -> bool:
+def _is_finished(session: Session, in_hand: InHand) -> bool:
     """Tell whether a handler has finished its job in a transaction of its own.
 
     Its job may be expired by now, and tell no status; or the handler has only moved the job on to
@@ -480,7 +465,7 @@ def _is_finished(session: Session, in_hand: InHand[Any]) -> bool:
 
 
 def _ways_to_end(
-    in_hand: InHand[Any], error: Exception, delay: timedelta | None
+    in_hand: InHand, error: Exception, delay: timedelta | None
 ) -> Iterator[tuple[Any, str | None]]:
     """Yield outcomes with their texts, the most informative first.
 
@@ -500,10 +485,9 @@ def _ways_to_end(
 
 
 def _write(
-    session: Session, *, in_hand: InHand[T], outcome: NotDone | Failed, text: str | None
-) -> list[InHand[T]]:
+    session: Session, *, in_hand: InHand, outcome: NotDone | Failed, text: str | None
+) -> list[InHand]:
     """Write an outcome with a text of its own; return the job, unless its claim was lost."""
     lost = in_hand.lane.finish_otherwise(session, in_hand.job, outcome, text)
     log_lost([in_hand] if lost else ())
-    in_hand.may_be_finished |= not lost  # the COMMIT follows
     return [] if lost else [in_hand]

@@ -37,7 +37,7 @@ from ..wakeups import Wakeups
 from .chores import REAP_EVERY, Heartbeat, Reaper, add_chores_beside
 from .connections import check_connections, engine_of, what_to_give
 from .crew import LONGEST_POLL, Crew, Loop
-from .handlers import Attempts, Calls
+from .handlers import Calls
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
 from .transactions import OwnerName, Stopped, Transactions
@@ -106,7 +106,7 @@ class Worker(Generic[T]):
     """
 
     _runtime: Runtime = THREADS
-    _crew_kind: type[Crew[Any]] = Crew
+    _crew_kind: type[Crew] = Crew
     _calls_kind: type[Calls] = Calls
 
     def __init__(
@@ -151,8 +151,6 @@ class Worker(Generic[T]):
             engine = engine_of(open_session, self.lanes)
         self.engine: Any = engine
         self._engine = engine
-        self._calls = self._calls_kind(engine, open_session)
-        self._calls.check(self.lanes)
         self.drain = drain
         self.interval = interval
         self.poll = poll
@@ -167,7 +165,7 @@ class Worker(Generic[T]):
         self.options = options
         self._running = Lock()
         self._stopping = self._runtime.flag()
-        self._crew: Crew[T] | None = None
+        self._crew: Crew | None = None
         self._deadlines: Deadlines | None = None
         self._transactions = Transactions(
             self._engine,
@@ -177,6 +175,10 @@ class Worker(Generic[T]):
             mapper=None if open_session is None else self.lanes[0].mapping.mapper,
         )
         self._owner_name = OwnerName(owner, self._transactions)
+        self._calls = self._calls_kind(
+            self._transactions, open_session, delete=delete, options=options, delay=self._delay_of
+        )
+        self._calls.check(self.lanes)
 
     @property
     def owner(self) -> str | int | Owner:
@@ -246,13 +248,13 @@ class Worker(Generic[T]):
         if self._crew is not None:
             for loop in self._crew.loops:
                 loop.wake()
-            self._notify(Crew.call_slot)
+            self._notify()
 
-    def _notify(self, look: Callable[[Crew[T]], None] = Crew.notice) -> None:
-        """Wake the supervisor, or a slot."""
+    def _notify(self) -> None:
+        """Wake the supervisor."""
         if self._crew is not None:
             with self._crew.lock:
-                look(self._crew)
+                self._crew.notice()
 
     @property
     def stopping(self) -> bool:
@@ -293,8 +295,8 @@ class Worker(Generic[T]):
                 alone=alone,
                 keeps_timeouts=self._calls.keeps_timeouts,
             )
-            # Behind a pooler a limit of the session would be another's. On an AUTOCOMMIT engine each
-            # turn sets the level of its transaction.
+            # Behind a pooler a limit of the session would be another's. On an AUTOCOMMIT engine
+            # each turn sets the level of its transaction.
             is_shared = database.may_wait_without_limit and database.through_pooler(connection)
             is_plain = self._transactions.open_session is None
             self._transactions.keeps = (
@@ -323,19 +325,11 @@ class Worker(Generic[T]):
         )
         wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
         loop = Loop(turns, self._owner_name, self.poll, self.interval.total_seconds(), wakeups)
-        attempts = Attempts(
-            self._calls,
-            self._transactions,
-            heartbeat.wait_for_renewal,
-            self._stopping,
-            self.delete,
-            self.options,
-            self._delay_of,
-        )
+        self._calls.wait_for_renewal = heartbeat.wait_for_renewal
         self._crew = crew = self._crew_kind(
             self._runtime,
             [loop],
-            attempts,
+            self._calls,
             self._tell,
             self._stopping,
             self.limit,
@@ -368,7 +362,7 @@ class Worker(Generic[T]):
             shared=not alone,
         )
 
-    def _tell(self, result: TurnResult[T]) -> None:
+    def _tell(self, result: TurnResult) -> None:
         """Log and call back, after the commit of a turn."""
         log_finished(result.finished)
         if self.on_outcome is None and self.on_claim is None:
@@ -382,7 +376,7 @@ class Worker(Generic[T]):
                     if claim or claim.lost:
                         self.on_claim(claim)
 
-    def _delay_of(self, in_hand: InHand[T]) -> timedelta | None:
+    def _delay_of(self, in_hand: InHand) -> timedelta | None:
         """Return the delay of a failed job; None: the model counts no attempts."""
         if in_hand.attempts is None:
             return None
