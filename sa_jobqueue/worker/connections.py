@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
@@ -65,6 +65,16 @@ def engine_of(open_session: Callable[[], Session], lanes: Sequence[Lane[Any]]) -
                 "sessionmaker without twophase=True"
             )
     return bind
+
+
+def may_be_bound(open_session: Callable[[], Session], connection: Connection, mapper: Any) -> bool:
+    """Tell whether the application's sessions write a class with a connection that is their bind.
+
+    Sessions with a bind for each class, or with a routing of their own, choose an engine instead.
+    """
+    with open_session() as session:
+        session.bind = connection
+        return session.get_bind(**routed_to_writes(mapper)) is connection
 
 
 def check_connections(

@@ -78,7 +78,7 @@ class Control(TriedChore):
     # -- what others want -----------------------------------------------
 
     def _look(self) -> None:
-        name = self.loop.owner_name.current
+        name = self.loop.turns.owner_name.current
         owners = {name, *(str(job.fence.owner) for job in self.crew.claimed())}
         # A plain read: a transaction of a writer would take SQLite's only lock each time.
         with connected(self.engine) as connection:
@@ -99,7 +99,7 @@ class Control(TriedChore):
     def _tell(self) -> None:
         """Write the row, if there is something new to tell, or it was not written for long."""
         jobs = sum(job.lane in self.lanes for job in self.crew.claimed())
-        row, now = (self.loop.owner_name.current, jobs, self.stuck()), time.monotonic()
+        row, now = (self.loop.turns.owner_name.current, jobs, self.stuck()), time.monotonic()
         pause = TELL_AT_LEAST if row == self._row else TELL_EVERY
         if now >= self._told_at + pause.total_seconds():
             self._told_at = now  # also if it fails: it is tried again after the same pause

@@ -33,7 +33,7 @@ from ..wakeups import Wakeups
 from .handlers import Calls, tell_lock_lost
 from .in_hand import InHand, log_job
 from .lanes import Lane
-from .transactions import PATIENCE, OwnerName, Stopped, cause_of
+from .transactions import PATIENCE, Stopped, cause_of
 from .turns import Batch, TurnResult, Turns
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -88,7 +88,6 @@ class Loop:
     """
 
     turns: Turns
-    owner_name: OwnerName
     poll: timedelta
     interval: float
     wakeups: Wakeups | None
@@ -329,7 +328,7 @@ class Crew:
         wanted = batch.wanted
         came: list[InHand] = []
         try:
-            if wanted and not loop.owner_name.is_sure:
+            if wanted and not loop.turns.owner_name.is_sure:
                 # A new lock may take minutes, and handled jobs do not wait for it.
                 if batch.handled:
                     batch = replace(batch, wanted=0)
@@ -351,7 +350,8 @@ class Crew:
             result.claim_is_due |= batch.wanted < wanted
             if batch.wanted and not (came or result.refused or result.claim_is_due):
                 self._note_nothing()
-            loop.note_turn(result, claimed=bool(batch.wanted))
+            if batch.wanted or batch.handled:
+                loop.note_turn(result, claimed=bool(batch.wanted))
         except BaseException as error:
             self._end_by(error)
         finally:
@@ -374,7 +374,7 @@ class Crew:
 
     def _check_lock(self, loop: Loop) -> None:
         """Take a new lock if that of the Owner was lost: others may reap its claims."""
-        if loop.owner_name.check_lock():
+        if loop.turns.owner_name.check_lock():
             tell_lock_lost(lane.queue for lane in loop.turns.lanes)
 
     def _note_nothing(self) -> None:
@@ -422,7 +422,8 @@ class Crew:
         idle = len(self.running) + waiting < self.slots
         low = self.slots > 1 and waiting <= self._ahead // 2
         claim_at = loop.claim_at if (idle or low) and self._free else inf
-        return min(claim_at, loop.oldest + LONGEST_WAIT)
+        # A turn that has nothing to do gives its connection back.
+        return min(claim_at, loop.oldest + LONGEST_WAIT, loop.turns.transactions.kept_until)
 
     def pause(self, loop: Loop, lanes: Iterable[Lane[Any]], paused: Iterable[Lane[Any]]) -> None:
         """Pause some lanes, and let the others go on; a lane that goes on wakes the worker.

@@ -2,8 +2,8 @@
 
 The connection of the turns stays checked out from one turn to the next. A pool resets each
 connection that it gets back. With PyMySQL, asyncmy and aiosqlite, the reset is a round trip for
-each turn; with other drivers, it is a tenth of a turn's Python. A turn that claims nothing gives
-the connection back.
+each turn; with other drivers, it is a tenth of a turn's Python. An idle worker gives its connection
+back after about a second.
 
 A worker claims under an Owner of its own, unless it is given a name.
 """
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -97,6 +98,7 @@ class Transactions:
 
     Attributes:
         keeps: the turns keep a connection.
+        kept_until: when it is to be given back, by time.monotonic(); infinity: there is none.
         trouble: why the worker cannot claim now; None: its last turn has succeeded.
     """
 
@@ -109,7 +111,7 @@ class Transactions:
     trouble: str | None = field(default="the worker has not begun", init=False)
     _succeeded_once: bool = field(default=False, init=False)
     _kept: Session | None = field(default=None, init=False)
-    _kept_until: float = field(default=0.0, init=False)
+    kept_until: float = field(default=inf, init=False)
     _is_limited: bool | None = field(default=None, init=False)  # None: not asked yet
 
     def run(
@@ -193,12 +195,16 @@ class Transactions:
 
     def _session_of_turn(self) -> Session:
         """Return a session on the kept connection, or on a new one that is kept."""
-        if time.monotonic() >= self._kept_until:
+        if time.monotonic() >= self.kept_until:
             self.give_back()
         if self._kept is None:
             self._kept = Session(connect(self.engine), expire_on_commit=False)
-            self._kept_until, self._is_limited = time.monotonic() + KEPT_FOR, None
-        return self._kept
+            self.kept_until, self._is_limited = time.monotonic() + KEPT_FOR, None
+        if self.open_session is None:
+            return self._kept
+        session = self.open_session()
+        session.bind = self._kept.bind
+        return session
 
     def _limit_lock_wait(self, connection: Connection) -> None:
         """Limit the waits for locked rows, as long as the connection is ours."""
@@ -208,7 +214,7 @@ class Transactions:
 
     def give_back(self) -> None:
         """Give the kept connection back to its pool, without our limit."""
-        kept, self._kept = self._kept, None
+        kept, self._kept, self.kept_until = self._kept, None, inf
         if kept is None:
             return
         connection: Any = kept.bind

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -34,6 +34,7 @@ from ..model.columns import error_text, in_ascii
 from ..model.mapping import word_of
 from ..queue import turn_in_one_go
 from ..sessions.writer import writing
+from .handlers import Calls
 from .in_hand import (
     Ended,
     InHand,
@@ -46,7 +47,7 @@ from .in_hand import (
 )
 from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of
 from .passed_over import PassedOver
-from .transactions import PATIENCE, OwnerName, Pauses, Transactions, cause_of
+from .transactions import PATIENCE, OwnerName, Pauses, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -93,28 +94,22 @@ class Turns:
     """The turns of a worker in one database.
 
     Attributes:
-        delete: whether done jobs are deleted; None: as the model says.
-        options: loader options for the claims.
-        delay: returns how long a job waits that is failed because its finish was refused.
-        wait_for_renewal: waits until no renewal of claims is under way.
+        calls: how handlers are called; their jobs are finished on the same terms.
         shows: callbacks read finished jobs, which must then show their new values.
         paused: lanes whose jobs are neither claimed nor started.
         aside: jobs that can be neither finished nor failed; none during another try.
     """
 
     lanes: Sequence[Lane[Any]]
-    transactions: Transactions
     owner_name: OwnerName
-    delete: bool | None
-    options: Sequence[Any]
-    delay: Callable[[InHand], timedelta | None]
-    wait_for_renewal: Callable[[], None]
+    calls: Calls
     shows: bool
     paused: frozenset[Lane[Any]] = frozenset()
     aside: list[InHand] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._passed_over: PassedOver = PassedOver(self.options)
+        self.transactions = self.calls.transactions
+        self._passed_over = PassedOver(self.calls.options)
         self._order = LaneOrder(self.lanes)
         self._asked = self.lanes[0]  # the lane of the last claim
         self._refused: dict[Lane[Any], Pauses] = {}
@@ -136,9 +131,10 @@ class Turns:
         """
         writes = bool(batch.handled or batch.unhandled)
         if not (writes or batch.wanted or self._unanswered):
+            self.transactions.give_back()
             return TurnResult()
         if writes:
-            self.wait_for_renewal()
+            self.calls.wait_for_renewal()
         tried_again: list[InHand] = []
         if batch.wanted and self.aside and time.monotonic() >= self._aside_pauses.until:
             tried_again = self._try_aside_again()
@@ -162,8 +158,6 @@ class Turns:
             for lane, _ in result.claims:
                 self._has_claimed = True
                 self._refused.pop(lane, None)
-        if batch.wanted and not any(claim for _, claim in result.claims):
-            self.transactions.give_back()
         result.finished += tried_again
         return result
 
@@ -234,8 +228,8 @@ class Turns:
                 jobs_of(batch.handled),
                 owner=self.owner_name.current,
                 limit=batch.wanted,
-                delete=self.delete,
-                options=self.options,
+                delete=self.calls.delete,
+                options=self.calls.options,
                 shown=self.shows,
             )
         except ClaimLost as error:  # the others are finished
@@ -251,7 +245,7 @@ class Turns:
                 done.ended = Ended.FINISHED
         for lane in self.lanes:
             of_lane = [done for done in handled if done.lane is lane and done.ended is None]
-            lost += lane.finish(session, of_lane, delete=self.delete)
+            lost += lane.finish(session, of_lane, delete=self.calls.delete)
         return _kept(handled, lost)
 
     def _release(self, session: Session, jobs: Sequence[InHand]) -> None:
@@ -289,7 +283,7 @@ class Turns:
         for lane, claim in self._unanswered:
             fences = {(fence.identity, fence.owner_date) for fence in claim.fences}
             for name in {str(fence.owner) for fence in claim.fences}:
-                of_name = lane.queue.plan.claimed_by(session, name, options=self.options)
+                of_name = lane.queue.plan.claimed_by(session, name, options=self.calls.options)
                 ours = map(fence_of, of_name)
                 jobs = [
                     job
@@ -403,7 +397,7 @@ class Turns:
         except Exception as error:
             if self.transactions.is_temporary(error):
                 raise
-            for outcome, text in _ways_to_end(in_hand, error, self.delay(in_hand)):
+            for outcome, text in _ways_to_end(in_hand, error, self.calls.delay(in_hand)):
                 try:
                     finished = run(partial(_write, in_hand=in_hand, outcome=outcome, text=text))
                 except Exception as refused:
@@ -434,7 +428,7 @@ class Turns:
         """Try once more to finish the jobs set aside; return those that are finished."""
         jobs, self.aside = self.aside, []  # nobody renews their claims meanwhile
         try:
-            self.wait_for_renewal()
+            self.calls.wait_for_renewal()
             finished = self._finish_each(jobs, jobs[0].refused)
         except BaseException:
             self.aside = jobs

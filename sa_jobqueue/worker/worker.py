@@ -35,7 +35,7 @@ from ..verbs.backoff import (
 )
 from ..wakeups import Wakeups
 from .chores import REAP_EVERY, Heartbeat, Reaper, add_chores_beside
-from .connections import check_connections, engine_of, what_to_give
+from .connections import check_connections, engine_of, may_be_bound, what_to_give
 from .crew import LONGEST_POLL, Crew, Loop
 from .handlers import Calls
 from .in_hand import InHand, log_finished
@@ -298,9 +298,12 @@ class Worker(Generic[T]):
             # Behind a pooler a limit of the session would be another's. On an AUTOCOMMIT engine
             # each turn sets the level of its transaction.
             is_shared = database.may_wait_without_limit and database.through_pooler(connection)
-            is_plain = self._transactions.open_session is None
+            opened, mapper = self._transactions.open_session, self._transactions.mapper
             self._transactions.keeps = (
-                has_spare and is_plain and not is_shared and not database.in_autocommit(connection)
+                has_spare
+                and not is_shared
+                and not database.in_autocommit(connection)
+                and (opened is None or may_be_bound(opened, connection, mapper))
             )
         return alone
 
@@ -313,19 +316,11 @@ class Worker(Generic[T]):
             max_runtime=self.max_runtime,
             slots=self.concurrency,
         )
-        turns = Turns(
-            self.lanes,
-            self._transactions,
-            self._owner_name,
-            self.delete,
-            self.options,
-            self._delay_of,
-            heartbeat.wait_for_renewal,
-            shows=self.on_outcome is not None,
-        )
-        wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
-        loop = Loop(turns, self._owner_name, self.poll, self.interval.total_seconds(), wakeups)
         self._calls.wait_for_renewal = heartbeat.wait_for_renewal
+        shows = self.on_outcome is not None
+        turns = Turns(self.lanes, self._owner_name, self._calls, shows=shows)
+        wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
+        loop = Loop(turns, self.poll, self.interval.total_seconds(), wakeups)
         self._crew = crew = self._crew_kind(
             self._runtime,
             [loop],
