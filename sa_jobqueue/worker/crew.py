@@ -317,7 +317,7 @@ class Crew:
         for loop in self.loops:
             if loop.in_turn or (not (in_slot and loop.handled) and now < self._due_at(loop)):
                 continue
-            claims = now >= loop.claim_at or (bool(loop.handled) and not loop.interval)
+            claims = now >= self._claim_at(loop) or (bool(loop.handled) and not loop.interval)
             if claims:
                 loop.woken = False
             return loop, loop.take(self._free if claims else 0)
@@ -411,19 +411,22 @@ class Crew:
         return self.slots if self.slots > 1 and 0 < self._latest <= QUICK else 0
 
     def _due_at(self, loop: Loop) -> float:
-        """When a turn is due, also if no slot is free to do it.
-
-        A claim is due while a slot is idle, or so few jobs wait that one soon will be. A single
-        slot claims when it has done all its jobs: its transactions are then largest.
-        """
+        """When a turn is due, also if no slot is free to do it."""
         if loop.unwanted:
             return 0.0
+        # A turn that has nothing to do gives its connection back.
+        kept_until = loop.turns.transactions.kept_until
+        return min(self._claim_at(loop), loop.oldest + LONGEST_WAIT, kept_until)
+
+    def _claim_at(self, loop: Loop) -> float:
+        """When a claim is due: while a slot is idle, or so few jobs wait that one soon will be.
+
+        A single slot claims when it has done all its jobs: its transactions are then largest.
+        """
         waiting = len(self.unstarted)
         idle = len(self.running) + waiting < self.slots
         low = self.slots > 1 and waiting <= self._ahead // 2
-        claim_at = loop.claim_at if (idle or low) and self._free else inf
-        # A turn that has nothing to do gives its connection back.
-        return min(claim_at, loop.oldest + LONGEST_WAIT, loop.turns.transactions.kept_until)
+        return loop.claim_at if (idle or low) and self._free else inf
 
     def pause(self, loop: Loop, lanes: Iterable[Lane[Any]], paused: Iterable[Lane[Any]]) -> None:
         """Pause some lanes, and let the others go on; a lane that goes on wakes the worker.
