@@ -75,8 +75,8 @@ class Worker(Generic[T]):
             if it then dies, its claims are reaped after the lease.
         concurrency: how many handlers run at once, each in a thread of its own.
         limit: the most jobs in hand, including jobs that wait for a free thread; at least
-            `concurrency`, which is the default. With several threads and quick handlers, the
-            default also includes the jobs that begin within a tenth of a second.
+            `concurrency`, which is the default. With several threads, the default is twice as
+            many while handlers take a tenth of a second or less.
         delete: whether done jobs are deleted; None: as the model says.
         drain: stop when no job is due or waits for a retry, and this worker holds no job.
             Jobs that are scheduled for later and were never tried are left
