@@ -159,22 +159,20 @@ class Reaper(TriedChore):
         """Reap claims, unless `every` is None."""
         if self.every is not None:
             self.due_at = time.monotonic() + self.every.total_seconds() * random.uniform(0.8, 1.2)
-            self.attempt("a reap", self._run)
+            self.attempt("a reap", lambda: self.transactions.run_once(self._reap))
 
-    def _run(self) -> None:
-        self.due_at = self.transactions.run_once(self._reap)
-
-    def _reap(self, session: Session) -> float:
-        """Reap claims; return when the next reap is due."""
+    def _reap(self, session: Session) -> None:
         parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in self.queues]
         reaped = [job for part in parts for job in part.jobs]
         dead = {job.owner for job in reaped if job.reason is ReapReason.DEAD_OWNER}
         if any(str(job.fence.owner) in dead for job in self.crew.claimed()):  # our lock was cut
             session.rollback()
-            return time.monotonic() + SOON.total_seconds()
+            self.due_at = time.monotonic() + SOON.total_seconds()
+            return
         if not reaped:  # nothing was written, so there is nothing to commit
             session.rollback()
-        return time.monotonic() if any(part.more for part in parts) else self.due_at
+        if any(part.more for part in parts):
+            self.due_at = time.monotonic()
 
 
 @dataclass

@@ -31,7 +31,7 @@ from ..errors import HandlerTimeout
 from ..process import Background, Flag, Runtime, function_name
 from ..wakeups import Wakeups
 from .handlers import Calls, tell_lock_lost
-from .in_hand import InHand, log_job
+from .in_hand import InHand, in_hand_of, log_job
 from .lanes import Lane
 from .transactions import PATIENCE, Stopped, cause_of
 from .turns import Batch, TurnResult, Turns
@@ -126,7 +126,9 @@ class Loop:
         if self._empty and not at_once:
             until = inf if found else self.turns.held_until
             pause = max(pause, min(self._pause(), until - now))
-        self.claim_at = now + pause if pause and not self.woken else 0.0
+        self.claim_at = now + pause if pause else 0.0
+        if self.woken:  # perhaps just now, by another thread
+            self.claim_at = 0.0
 
     def _pause(self) -> float:
         longest = self.poll.total_seconds()
@@ -345,7 +347,7 @@ class Crew:
             self._end_by(error)
             return
         try:
-            came = result.in_hand
+            came = [job for lane, claim in result.claims for job in in_hand_of(lane, claim)]
             self.tell(result)
             result.claim_is_due |= batch.wanted < wanted
             if batch.wanted and not (came or result.refused or result.claim_is_due):
@@ -554,7 +556,7 @@ class Crew:
         overdue = tuple(self.running)
         if overdue and self.calls.interrupt():
             for in_hand in overdue:
-                self._log_overdue(in_hand, "its handler is cancelled, and {}")
+                self._log_overdue(in_hand, "is cancelled")
             self._wait_for_handlers(time.monotonic() + INTERRUPTION.total_seconds())
         with self.lock:
             in_time = time.monotonic() + PATIENCE.total_seconds()
@@ -562,7 +564,7 @@ class Crew:
                 self._wait_for_notice(in_time)
             for in_hand in tuple(self.running):  # its job is released, or rolled back
                 in_hand.given_up = in_hand.given_up or Stopped()
-                self._log_overdue(in_hand, "{}, and its handler goes on until its process ends")
+                self._log_overdue(in_hand, "goes on until its process ends")
                 if not in_hand.lane.transactional:
                     self._put_back(in_hand)
                     self.abandoned += 1
@@ -618,15 +620,10 @@ class Crew:
         self.unstarted = deque(each for each in self.unstarted if each.loop is not loop)
         return taken
 
-    def _log_overdue(self, in_hand: InHand, fate: str) -> None:
-        """Log that a handler still runs after the grace, and what becomes of its job."""
-        lane, grace = in_hand.lane, duration_text(self.grace)
-        end = fate.format(
-            "its writes are rolled back" if lane.transactional else "its job is released"
-        )
-        log_job(
-            log.error,
-            in_hand,
-            f"still runs {grace} after the worker was asked to stop: {end}. The handler is "
-            f"{function_name(lane.handler)}",
-        )
+    def _log_overdue(self, in_hand: InHand, what: str) -> None:
+        """Log that a handler still runs after the grace, and what becomes of it and its job."""
+        grace, name = duration_text(self.grace), function_name(in_hand.lane.handler)
+        is_released = not in_hand.lane.transactional
+        end = "its job is released" if is_released else "its writes are rolled back"
+        text = f"still runs {grace} after the worker was asked to stop: {end}, and its handler"
+        log_job(log.error, in_hand, f"{text} {what}. The handler is {name}")

@@ -38,7 +38,6 @@ from .handlers import Calls
 from .in_hand import (
     Ended,
     InHand,
-    in_hand_of,
     jobs_of_locked_rows,
     log_job,
     log_lost,
@@ -82,11 +81,6 @@ class TurnResult:
     finished: list[InHand] = field(default_factory=list)
     claim_is_due: bool = False
     refused: bool = False
-
-    @property
-    def in_hand(self) -> list[InHand]:
-        """The claimed jobs."""
-        return [in_hand for lane, claim in self.claims for in_hand in in_hand_of(lane, claim)]
 
 
 @dataclass
@@ -207,7 +201,7 @@ class Turns:
                 self._release(session, unhandled)
             result = TurnResult(found or self._claim(session, batch.wanted), finished)
         if not found:
-            self._unanswered += result.claims
+            self._unanswered += [(lane, claim) for lane, claim in result.claims if claim]
         return result
 
     def _complete_and_claim(self, session: Session, batch: Batch) -> TurnResult | None:
@@ -281,17 +275,13 @@ class Turns:
         """
         found: list[tuple[Lane[Any], Claim[Any]]] = []
         for lane, claim in self._unanswered:
+            owner = claim.fences[0].owner
             fences = {(fence.identity, fence.owner_date) for fence in claim.fences}
-            for name in {str(fence.owner) for fence in claim.fences}:
-                of_name = lane.queue.plan.claimed_by(session, name, options=self.calls.options)
-                ours = map(fence_of, of_name)
-                jobs = [
-                    job
-                    for job, fence in zip(of_name, ours, strict=True)
-                    if (fence.identity, fence.owner_date) in fences
-                ]
-                if jobs:
-                    found.append((lane, Claim[Any](jobs_by_token(jobs))))
+            again = lane.queue.plan.claimed_by(session, str(owner), options=self.calls.options)
+            ours = [(job, fence_of(job)) for job in again]
+            jobs = [job for job, fence in ours if (fence.identity, fence.owner_date) in fences]
+            if jobs:
+                found.append((lane, Claim[Any](jobs_by_token(jobs))))
         return found
 
     # -- what was refused -----------------------------------------------
