@@ -211,9 +211,11 @@ class Heartbeat:
 
         Before you call this, remove the jobs from those to be renewed.
         """
-        if self._renewing:
+        until = time.monotonic() + LONGEST_RENEWAL if self._renewing else 0.0
+        while self._renewing and time.monotonic() < until:
             with self._changed:
-                self._changed.wait_for(lambda: not self._renewing, LONGEST_RENEWAL)
+                if self._renewing:
+                    self._changed.wait(LONGEST_RENEWAL)
 
     # -- the thread -----------------------------------------------------
 

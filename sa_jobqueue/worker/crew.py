@@ -122,11 +122,10 @@ class Loop:
             self._empty = 0 if found else self._empty + 1
             if self.wakeups is not None:
                 self.wakeups.claimed(found=found)
-        now, pause = time.monotonic(), self.interval
+        pause = self.interval
         if self._empty and not at_once:
-            until = inf if found else self.turns.held_until
-            pause = max(pause, min(self._pause(), until - now))
-        self.claim_at = now + pause if pause else 0.0
+            pause = max(pause, self._pause())
+        self.claim_at = time.monotonic() + pause if pause else 0.0
         if self.woken:  # perhaps just now, by another thread
             self.claim_at = 0.0
 
@@ -192,7 +191,7 @@ class Crew:
         self._latest = 0.0  # how long the latest handler ran, in seconds
         self._dozes = False  # the supervisor may sleep beyond LONGEST_WAIT
         self.lock = self.runtime.lock()
-        self.slot_is_needed = self.runtime.condition(self.lock)
+        self._slot_is_needed = self.runtime.condition(self.lock)
         self._noticed = self.runtime.condition(self.lock)
 
     def work(self) -> None:
@@ -205,7 +204,8 @@ class Crew:
         patience = 0.0
         try:
             for number in () if self.alone else range(1, self.slots + 1):
-                started.append(self._start_slot(f"sa_jobqueue handler {number}"))
+                name = f"sa_jobqueue handler {number}"
+                started.append(self.runtime.start(self._work_in_slot, name=name))
             try:
                 self._supervise()
             except BaseException as error:  # such as KeyboardInterrupt
@@ -216,7 +216,7 @@ class Crew:
         finally:
             with self.lock:
                 self.ending = self.ended = True
-                self.slot_is_needed.notify_all()
+                self._slot_is_needed.notify_all()
             for slot in started:
                 slot.join(patience)
         if self.error is not None:
@@ -235,23 +235,20 @@ class Crew:
 
     # -- slots ----------------------------------------------------------
 
-    def _start_slot(self, name: str) -> Background:
-        return self.runtime.start(self._work_in_slot, name=name)
-
     def _work_in_slot(self) -> None:
         """Do turns, and handle jobs, until the run ends."""
         handled = None
         while True:
             with self.lock:
                 if handled is not None:
-                    self.put_handled(handled)
-                while (step := self.next_step()) is None:
+                    self._put_handled(handled)
+                while (step := self._next_step()) is None:
                     if self.ended:
                         return
-                    self.slot_is_needed.wait()
-            handled = self.do(step)
+                    self._slot_is_needed.wait()
+            handled = self._do(step)
 
-    def next_step(self) -> InHand | Turn | None:
+    def _next_step(self) -> InHand | Turn | None:
         """Take the job that a free slot is to handle, or the turn that it is to do."""
         if self.ending or self.stopping.is_set():
             return None
@@ -264,7 +261,7 @@ class Crew:
             self.notice()
         return in_hand
 
-    def do(self, step: InHand | Turn) -> InHand | None:
+    def _do(self, step: InHand | Turn) -> InHand | None:
         """Do a turn, or handle a job; return the job if it is to be finished."""
         if isinstance(step, tuple):
             self._do_turn(*step)
@@ -273,10 +270,10 @@ class Crew:
             try:
                 self.calls.handle(step)
             except BaseException as error:
-                return self.end_by_handler(error, step)
+                return self._end_by_handler(error, step)
         return step
 
-    def end_by_handler(self, error: BaseException, in_hand: InHand) -> InHand | None:
+    def _end_by_handler(self, error: BaseException, in_hand: InHand) -> InHand | None:
         """Have the run end with what a handler raised, unless the worker has interrupted it."""
         with self.lock:
             if self.calls.was_interrupted(error):
@@ -285,7 +282,7 @@ class Crew:
             self._fail(error)
         return in_hand
 
-    def put_handled(self, in_hand: InHand) -> None:
+    def _put_handled(self, in_hand: InHand) -> None:
         """Note that a handler has ended, unless it was given up before."""
         if in_hand not in self.running:
             return
@@ -368,9 +365,9 @@ class Crew:
         self.unstarted.extend(came)
         self._put_aside(loop)
         if self.unstarted and len(self.running) < self.slots:
-            self.slot_is_needed.notify(len(self.unstarted))
+            self._slot_is_needed.notify(len(self.unstarted))
         elif loop.handled:
-            self.slot_is_needed.notify(1)  # nobody is due to finish them yet
+            self._slot_is_needed.notify(1)  # nobody is due to finish them yet
         if self.ending or (self._dozes and len(self.unstarted) + len(self.running) < self.slots):
             self.notice()
 
@@ -457,11 +454,11 @@ class Crew:
         while True:
             with self.lock:
                 if handled is not None:
-                    self.put_handled(handled)
+                    self._put_handled(handled)
                 while True:
                     if self.ending or self.stopping.is_set():
                         return
-                    step = self.next_step() if self.alone else self._begin_turn(in_slot=False)
+                    step = self._next_step() if self.alone else self._begin_turn(in_slot=False)
                     chore_at = self._next_chore_at
                     if step is not None or chore_at <= time.monotonic():
                         break
@@ -470,7 +467,7 @@ class Crew:
             if step is None:
                 self._do_chores()
             else:
-                handled = self.do(step)
+                handled = self._do(step)
 
     @property
     def _next_chore_at(self) -> float:
@@ -518,7 +515,7 @@ class Crew:
                 self.calls.fail(given_up, error)
                 self.running ^= {in_hand, given_up}
                 self.abandoned += 1
-                self.put_handled(given_up)
+                self._put_handled(given_up)
             self._fail(error)
         self.stopping.set()
 

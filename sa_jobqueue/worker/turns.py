@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from math import inf
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -110,12 +109,6 @@ class Turns:
         self._has_claimed = False
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[Any], Claim[Any]]] = []
-
-    @property
-    def held_until(self) -> float:
-        """When the first lane that is left alone may be claimed from again; inf: there is none."""
-        now = time.monotonic()
-        return min((each.until for each in self._refused.values() if each.until > now), default=inf)
 
     def turn(self, batch: Batch) -> TurnResult:
         """Finish the handled jobs, release the others, claim the next ones.
