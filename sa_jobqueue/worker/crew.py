@@ -80,7 +80,6 @@ class Loop:
             claim, and a wake-up makes no claim due.
         wakeups: what wakes the worker meanwhile; None: nothing does.
         handled: jobs that are to be finished.
-        unwanted: claimed jobs of paused lanes, which are to be released.
         claim_at: when the next claim is due, by time.monotonic().
         woken: a wake-up came after the last claim began, so another claim is due.
         oldest: since when a handled job waits to be finished.
@@ -92,20 +91,12 @@ class Loop:
     interval: float
     wakeups: Wakeups | None
     handled: list[InHand] = field(default_factory=list)
-    unwanted: list[InHand] = field(default_factory=list)
     claim_at: float = 0.0
     woken: bool = False
     in_turn: bool = False
     oldest: float = inf
     hopeless: Exception | None = None
     _empty: int = 0  # claims in a row that found nothing
-
-    def take(self, wanted: int, unhandled: Iterable[InHand] = ()) -> Batch:
-        """Begin a turn; return what it is to do."""
-        self.in_turn = True
-        handled, self.handled, self.oldest = self.handled, [], inf
-        unwanted, self.unwanted = self.unwanted, []
-        return Batch(handled, (*unwanted, *unhandled), wanted)
 
     def wake(self) -> None:
         """Make a claim due now, unless there is an interval; it needs no lock."""
@@ -225,8 +216,8 @@ class Crew:
     @property
     def in_hand(self) -> list[InHand]:
         """All jobs in hand, without those of a turn that is under way."""
-        waiting = [job for loop in self.loops for job in (*loop.handled, *loop.unwanted)]
-        return [*self.unstarted, *self.running, *waiting]
+        handled = [job for loop in self.loops for job in loop.handled]
+        return [*self.unstarted, *self.running, *handled]
 
     def claimed(self) -> list[InHand]:
         """Return the jobs whose claims are ours; if our lock was lost, under an older name."""
@@ -252,7 +243,7 @@ class Crew:
         """Take the job that a free slot is to handle, or the turn that it is to do."""
         if self.ending or self.stopping.is_set():
             return None
-        if not self.unstarted:
+        if not self.unstarted or self._is_unwanted(self.unstarted[0]):
             return self._begin_turn(in_slot=True)
         in_hand = self.unstarted.popleft()
         in_hand.began = time.monotonic()
@@ -319,8 +310,21 @@ class Crew:
             claims = now >= self._claim_at(loop) or (bool(loop.handled) and not loop.interval)
             if claims:
                 loop.woken = False
-            return loop, loop.take(self._free if claims else 0)
+            return loop, self._take(loop, self._free if claims else 0)
         return None
+
+    def _take(self, loop: Loop, wanted: int) -> Batch:
+        """Begin a turn; return what it is to do."""
+        loop.in_turn = True
+        unwanted = [job for job in self.unstarted if job.loop is loop and self._is_unwanted(job)]
+        if unwanted:
+            self.unstarted = deque(job for job in self.unstarted if job not in unwanted)
+        handled, loop.handled, loop.oldest = loop.handled, [], inf
+        return Batch(handled, unwanted, wanted)
+
+    def _is_unwanted(self, in_hand: InHand) -> bool:
+        """Tell whether a claimed job is to be released: its lane is paused, or the run ends."""
+        return self.ending or in_hand.lane in in_hand.loop.turns.paused
 
     def _do_turn(self, loop: Loop, batch: Batch) -> None:
         """Do a turn, and report what it has done; any error ends the run."""
@@ -363,7 +367,6 @@ class Crew:
         for in_hand in came:
             in_hand.loop = loop
         self.unstarted.extend(came)
-        self._put_aside(loop)
         if self.unstarted and len(self.running) < self.slots:
             self._slot_is_needed.notify(len(self.unstarted))
         elif loop.handled:
@@ -411,7 +414,7 @@ class Crew:
 
     def _due_at(self, loop: Loop) -> float:
         """When a turn is due, also if no slot is free to do it."""
-        if loop.unwanted:
+        if any(self._is_unwanted(job) for job in self.unstarted if job.loop is loop):
             return 0.0
         # A turn that has nothing to do gives its connection back.
         kept_until = loop.turns.transactions.kept_until
@@ -436,15 +439,7 @@ class Crew:
         loop.turns.paused = (before - frozenset(lanes)) | frozenset(paused)
         if before - loop.turns.paused:
             loop.wake()
-        self._put_aside(loop)
         self.notice()
-
-    def _put_aside(self, loop: Loop) -> None:
-        """Let the next turn release the unstarted jobs of paused lanes."""
-        if loop.turns.paused:
-            unwanted = [each for each in self.unstarted if each.lane in loop.turns.paused]
-            loop.unwanted += unwanted
-            self.unstarted = deque(each for each in self.unstarted if each not in unwanted)
 
     # -- the supervisor -------------------------------------------------
 
@@ -571,7 +566,7 @@ class Crew:
     def _end_loop(self, loop: Loop, until: float) -> None:
         """Finish and release the last jobs of a database."""
         with self.lock:
-            batch = loop.take(0, self._take_unstarted(loop))
+            batch = self._take(loop, 0)
         left_of_grace = timedelta(seconds=max(until - time.monotonic(), 0.0))
         try:
             if loop.hopeless is not None:
@@ -606,16 +601,10 @@ class Crew:
     def _begin_ending_turn(self) -> Turn | None:
         """Begin a turn that finishes and releases, if there is anything to write."""
         for loop in self.loops:
-            waits = loop.handled or loop.unwanted or any(job.loop is loop for job in self.unstarted)
+            waits = loop.handled or any(job.loop is loop for job in self.unstarted)
             if waits and not loop.in_turn:
-                return loop, loop.take(0, self._take_unstarted(loop))
+                return loop, self._take(loop, 0)
         return None
-
-    def _take_unstarted(self, loop: Loop) -> list[InHand]:
-        """Take the jobs of a database whose handler was not called."""
-        taken = [in_hand for in_hand in self.unstarted if in_hand.loop is loop]
-        self.unstarted = deque(each for each in self.unstarted if each.loop is not loop)
-        return taken
 
     def _log_overdue(self, in_hand: InHand, what: str) -> None:
         """Log that a handler still runs after the grace, and what becomes of it and its job."""
