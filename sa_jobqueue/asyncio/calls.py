@@ -213,6 +213,14 @@ class Condition(nullcontext[None]):
         """Wait for a notice, at most so many seconds."""
         await_only(_at_most(timeout, self._notice.wait()))
 
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait for a notice that makes the predicate true, at most so many seconds."""
+        await_only(_at_most(timeout, self._noticed(predicate)))
+
+    async def _noticed(self, predicate: Callable[[], bool]) -> None:
+        while not predicate():
+            await self._notice.wait()
+
     def notify(self, n: int = 1) -> None:
         """Wake all who wait: they look again, and cost little."""
         self.notify_all()

@@ -211,11 +211,9 @@ class Heartbeat:
 
         Before you call this, remove the jobs from those to be renewed.
         """
-        until = time.monotonic() + LONGEST_RENEWAL if self._renewing else 0.0
-        while self._renewing and time.monotonic() < until:
+        if self._renewing:
             with self._changed:
-                if self._renewing:
-                    self._changed.wait(LONGEST_RENEWAL)
+                self._changed.wait_for(lambda: not self._renewing, LONGEST_RENEWAL)
 
     # -- the thread -----------------------------------------------------
 
