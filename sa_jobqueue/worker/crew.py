@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
 from typing import Any, Protocol, TypeAlias
@@ -328,15 +328,10 @@ class Crew:
 
     def _do_turn(self, loop: Loop, batch: Batch) -> None:
         """Do a turn, and report what it has done; any error ends the run."""
-        wanted = batch.wanted
         came: list[InHand] = []
         try:
-            if wanted and not loop.turns.owner_name.is_sure:
-                # A new lock may take minutes, and handled jobs do not wait for it.
-                if batch.handled:
-                    batch = replace(batch, wanted=0)
-                else:
-                    self._check_lock(loop)
+            if batch.wanted and not batch.handled:  # they do not wait for a lock, perhaps minutes
+                self._check_lock(loop)
             result = loop.turns.turn(batch)
         except BaseException as error:
             with self.lock:
@@ -350,7 +345,8 @@ class Crew:
         try:
             came = [job for lane, claim in result.claims for job in in_hand_of(lane, claim)]
             self.tell(result)
-            result.claim_is_due |= batch.wanted < wanted
+            if batch.wanted and not came:
+                result.claim_is_due |= not loop.turns.owner_name.is_sure
             if batch.wanted and not (came or result.refused or result.claim_is_due):
                 self._note_nothing()
             if batch.wanted or batch.handled:
