@@ -40,7 +40,7 @@ async def run_all(
     )
     sync = connection.sync_connection
     assert sync is not None  # it is open
-    calls = AwaitedCalls(Joined(sync), SyncSessions(opened), delay_of)
+    calls = AwaitedCalls(Joined(sync, SyncSessions(opened)), delay_of)
     calls.check(lanes)
     calls.note_caller()
     try:

@@ -75,7 +75,7 @@ def run_all(
     lanes = lanes_of(queue, None)
     session.flush()
     connection = session.connection(bind_arguments=routed_to_writes(lanes[0].queue.mapping.mapper))
-    calls = Calls(Joined(connection), lambda: joined(connection, type(session)), delay_of)
+    calls = Calls(Joined(connection, lambda: joined(connection, type(session))), delay_of)
     calls.check(lanes)
     try:
         return handle_all(connection, lanes, calls, raising=raising)
@@ -149,8 +149,8 @@ def delay_of(in_hand: InHand) -> Any:
 class Joined(Transactions):
     """The transactions of handlers, as savepoints of a transaction; they are not run again."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection.engine, THREADS, stopping=THREADS.flag())
+    def __init__(self, connection: Connection, open_session: Callable[[], Session]) -> None:
+        super().__init__(connection.engine, THREADS, THREADS.flag(), open_session)
 
     def run_in(
         self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any

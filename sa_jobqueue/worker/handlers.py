@@ -212,7 +212,7 @@ class Attempt(JobContext):
         calls.wait_for_renewal()
         try:
             in_hand.ended = calls.transactions.run_in(
-                calls.opened, self._work, mapper=in_hand.lane.mapping.mapper
+                calls.open_session, self._work, mapper=in_hand.lane.mapping.mapper
             )
         except _Over as over:
             end: NotDone | Exception = over.args[0]
@@ -354,9 +354,6 @@ def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
 class Calls:
     """Call handlers.
 
-    Args:
-        open_session: opens sessions of the application's kind; None: plain ones on the engine.
-
     Attributes:
         wait_for_renewal: waits until no renewal of claims is under way.
         delete: whether done jobs are deleted; None: as the model says.
@@ -365,7 +362,6 @@ class Calls:
     """
 
     transactions: Transactions
-    open_session: Callable[[], Session] | None
     delay: Callable[[InHand], timedelta | None]
     delete: bool | None = None
     options: Sequence[Any] = ()
@@ -375,7 +371,7 @@ class Calls:
     keeps_timeouts = False
 
     def __post_init__(self) -> None:
-        self.opened = self.open_session or self._plain_sessions()
+        self.open_session = self.transactions.open_session or self._plain_sessions()
 
     def _plain_sessions(self) -> Callable[[], Session]:
         return partial(Session, self.transactions.engine)

@@ -174,9 +174,7 @@ class Worker(Generic[T]):
             mapper=None if open_session is None else self.lanes[0].mapping.mapper,
         )
         self._owner_name = OwnerName(owner, self._transactions)
-        self._calls = self._calls_kind(
-            self._transactions, open_session, delete=delete, options=options, delay=self._delay_of
-        )
+        self._calls = self._calls_kind(self._transactions, self._delay_of, delete, options)
         self._calls.check(self.lanes)
 
     @property
