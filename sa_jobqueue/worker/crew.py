@@ -180,6 +180,10 @@ class Crew:
 
     def __post_init__(self) -> None:
         self._latest = 0.0  # how long the latest handler ran, in seconds
+        # Jobs claimed ahead would take the places of other jobs that could run, and a claim would
+        # look at the whole queue for jobs that no key allows.
+        lanes = [lane for loop in self.loops for lane in loop.turns.lanes]
+        self._is_limited_by_keys = any(lane.queue.plan.spec.limits for lane in lanes)
         self._dozes = False  # the supervisor may sleep beyond LONGEST_WAIT
         self.lock = self.runtime.lock()
         self._slot_is_needed = self.runtime.condition(self.lock)
@@ -406,7 +410,9 @@ class Crew:
         """How many jobs may wait for a slot."""
         if self.limit is not None:
             return self.limit - self.slots
-        return self.slots if self.slots > 1 and 0 < self._latest <= QUICK else 0
+        if self.slots == 1 or self._is_limited_by_keys:
+            return 0
+        return self.slots if 0 < self._latest <= QUICK else 0
 
     def _due_at(self, loop: Loop) -> float:
         """When a turn is due, also if no slot is free to do it."""
