@@ -41,7 +41,7 @@ from ..verbs.reap import ReapReason
 from .crew import Crew, Loop
 from .in_hand import Ended, InHand, lock_free_rows, log_lost
 from .lanes import NOT_YET, Lane, claims_lost_by
-from .transactions import Transactions, cause_of
+from .transactions import cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -175,34 +175,26 @@ class Reaper(TriedChore):
             self.due_at = time.monotonic()
 
 
-@dataclass
 class Heartbeat:
-    """Renew the claims in hand.
+    """Renew the claims in hand, three times in the shortest lease of the queues of a loop.
 
-    Attributes:
-        lanes: claims are renewed three times in the shortest lease of their queues.
-        in_hand: returns the jobs whose claims are to be renewed now.
+    Args:
         max_runtime: how long a job may run. After that, its claim is not renewed. If all slots
             have such a job, no claim is renewed. None: no limit.
-        slots: how many handlers run at once.
     """
 
-    lanes: Sequence[Lane[Any]]
-    transactions: Transactions
-    in_hand: Callable[[], Sequence[InHand]]
-    max_runtime: timedelta | None
-    slots: int
-
-    def __post_init__(self) -> None:
-        self._longest = self.max_runtime or timedelta.max
-        self._ended = self.transactions.runtime.flag()
-        self._changed = self.transactions.runtime.condition()
+    def __init__(self, crew: Crew, loop: Loop, max_runtime: timedelta | None) -> None:
+        self._crew, self._engine = crew, loop.turns.transactions.engine
+        self._queues = [lane.queue for lane in loop.turns.lanes]
+        self._longest = max_runtime or timedelta.max
+        self._ended = crew.runtime.flag()
+        self._changed = crew.runtime.condition()
         self._renewing = False
         self._refused: set[Fence] = set()  # each is logged once
 
     def begin(self, stack: ExitStack) -> None:
         """Renew claims at intervals, until the stack ends."""
-        thread = self.transactions.runtime.start(self._run, name="sa_jobqueue heartbeat")
+        thread = self._crew.runtime.start(self._run, name="sa_jobqueue heartbeat")
         stack.callback(thread.join, LONGEST_RENEWAL)
         stack.callback(self._ended.set)
 
@@ -218,7 +210,7 @@ class Heartbeat:
     # -- the thread -----------------------------------------------------
 
     def _run(self) -> None:
-        shortest = min(self._longest, *(lane.queue.lease for lane in self.lanes))
+        shortest = min(self._longest, *(queue.lease for queue in self._queues))
         pause = every = shortest.total_seconds() / BEATS_PER_LEASE
         while not self._ended.wait(pause):
             pause = every
@@ -226,7 +218,7 @@ class Heartbeat:
             jobs = self._within_their_time()
             try:
                 if jobs:
-                    with connected_outside_pool(self.transactions.engine) as connection:
+                    with connected_outside_pool(self._engine) as connection:
                         self._renew_all(connection, jobs)
             except Exception as error:  # an application's handle_error listener raises its own
                 pause = min(every / 10, SOON.total_seconds())
@@ -241,10 +233,10 @@ class Heartbeat:
 
         If the handler in every slot runs for too long, the unstarted jobs are left to others.
         """
-        jobs = [job for job in self.in_hand() if not job.locked and job.ended is None]
+        jobs = [job for job in self._crew.claimed() if not job.locked and job.ended is None]
         latest = time.monotonic() - self._longest.total_seconds()
         late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
-        if len(late) < self.slots:
+        if len(late) < self._crew.slots:
             return [job for job in jobs if job not in late]
         return [job for job in jobs if job.outcome is not NOT_YET]
 
@@ -272,8 +264,8 @@ class Heartbeat:
     def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
         """Renew claims, but wait for no lock where the database can skip rows; return the lost."""
         unlocked, lost = lock_free_rows(session, fences)
-        # Any lane's queue will do: the fences tell theirs.
-        return lost + claims_lost_by(partial(self.lanes[0].queue.renew, session, unlocked))
+        # Any queue will do: the fences tell theirs.
+        return lost + claims_lost_by(partial(self._queues[0].renew, session, unlocked))
 
 
 def _log_failure(count: int, error: Exception) -> None:

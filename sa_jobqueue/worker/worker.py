@@ -306,14 +306,6 @@ class Worker(Generic[T]):
 
     def _work(self, *, alone: bool) -> None:
         """Put the parts of a run together, and let them work."""
-        heartbeat = Heartbeat(
-            self.lanes,
-            self._transactions,
-            lambda: crew.claimed(),
-            max_runtime=self.max_runtime,
-            slots=self.concurrency,
-        )
-        self._calls.wait_for_renewal = heartbeat.wait_for_renewal
         shows = self.on_outcome is not None
         turns = Turns(self.lanes, self._owner_name, self._calls, shows=shows)
         wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
@@ -330,6 +322,8 @@ class Worker(Generic[T]):
             self.drain,
             alone,
         )
+        heartbeat = Heartbeat(crew, loop, self.max_runtime)
+        self._calls.wait_for_renewal = heartbeat.wait_for_renewal
         reaper = Reaper(crew, loop, self.lanes, self.reap_every, self.max_runtime)
         with ExitStack() as stack:
             if not alone:
