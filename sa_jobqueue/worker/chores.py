@@ -84,8 +84,8 @@ def add_chores_beside(
 
             crew.chores.append(Scheduler(crew, loop, lanes, schedules))
             continue
-        for lane in lanes if declared else ():
-            if declared.declared_for([lane.queue]):
+        for lane in lanes:
+            if declared and declared.declared_for([lane.queue]):
                 log.warning(
                     "%r declares schedules, but no worker runs them: make Schedules(metadata) with "
                     "the metadata of its table",

@@ -80,7 +80,7 @@ class InHand:
     given_up: BaseException | None = field(default=None, init=False)
     asked_to_stop: bool = field(default=False, init=False)
     moved: bool = field(default=False, init=False)
-    refused: Exception | None = field(default=None, init=False)
+    refused: Any = field(default=None, init=False)
 
     @property
     def fence(self) -> Fence:

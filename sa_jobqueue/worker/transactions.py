@@ -198,6 +198,7 @@ class Transactions:
         if time.monotonic() >= self.kept_until:
             self.give_back()
         if self._kept is None:
+            self._pool = self.engine.pool
             self._kept = Session(connect(self.engine), expire_on_commit=False)
             self.kept_until, self._is_limited = time.monotonic() + KEPT_FOR, None
         if self.open_session is None:
@@ -226,6 +227,8 @@ class Transactions:
             log.info("a connection is closed, and not given back to its pool: %s", error)
             connection.invalidate()
         finally:
+            if self.engine.pool is not self._pool:  # dispose() has replaced it: nobody closes this
+                connection.invalidate()
             connection.close()
 
     def is_temporary(self, error: BaseException) -> bool:
@@ -320,5 +323,5 @@ class OwnerName:
         return False
 
     def _patiently(self, work: Callable[[], R]) -> R:
-        run = self._transactions.runtime.run_blocking
+        run: Callable[[Callable[[], R]], R] = self._transactions.runtime.run_blocking
         return self._transactions.patiently(lambda: run(work))
