@@ -137,7 +137,11 @@ class Turns:
             elif batch.wanted:
                 result = self._after_refused_claim(error, batch.wanted)
             else:
-                log.error("the answer to a COMMIT was lost; a reap returns its jobs: %s", error)
+                log.error(
+                    "the answer to a COMMIT was lost; a reap returns the jobs that it may have "
+                    "claimed to the queue: %s",
+                    cause_of(error),
+                )
                 self._unanswered.clear()
                 result = TurnResult()
         else:
