@@ -468,6 +468,8 @@ class Crew:
 
     @property
     def _next_chore_at(self) -> float:
+        if not all(loop.turns.owner_name.is_sure for loop in self.loops):
+            return 0.0
         deadlines = [in_hand.deadline or 0.0 for in_hand in self._with_timeout()]
         return min((*deadlines, *(chore.due_at for chore in self.chores)), default=inf)
 
@@ -484,7 +486,7 @@ class Crew:
         for in_hand in overdue:
             self._give_up(in_hand)
         due = [chore for chore in self.chores if chore.due_at <= now]
-        for loop in self.loops if due and not self.stopping.is_set() else ():
+        for loop in self.loops if not self.stopping.is_set() else ():
             self._check_lock(loop)
         for chore in due:
             chore.run()
