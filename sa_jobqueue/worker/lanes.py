@@ -2,8 +2,8 @@
 
 Most workers have one lane. A worker with several queues claims from them in their order. With
 several steps of a workflow, it claims from the later steps first: their jobs are begun already, so
-work in progress is finished before new work begins. In every fourth turn, another lane comes first,
-each in its turn, so a lane that never runs empty does not starve other lanes.
+work in progress is finished before new work begins. In every fourth turn, the lanes that were
+passed over for longest come first, so a lane that never runs empty does not starve other lanes.
 
 A handler returns the outcome of its job; an exception means that the job failed::
 
@@ -140,7 +140,7 @@ def _refusal(outcome: NotDone, mapping: QueueMapping) -> str | None:
 #: What tells that a handler has returned its work, and has not done it.
 _UNRUN = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 
-#: In one of so many turns, another lane comes first.
+#: In one of so many turns, the lanes that were passed over for longest come first.
 FAIR_EVERY = 4
 
 
@@ -310,13 +310,15 @@ class LaneOrder:
     def __init__(self, lanes: Sequence[Lane[Any]]) -> None:
         steps = [lane for lane in lanes if lane.is_step]
         self._usual = [lane for lane in lanes if not lane.is_step] + steps[::-1]
+        self._oldest_first = [*self._usual]
         self._turn = 0
 
     def __iter__(self) -> Iterator[Lane[Any]]:
         self._turn += 1
-        rounds, rest = divmod(self._turn, FAIR_EVERY)
-        first = 0 if rest else rounds % len(self._usual)
-        return iter(self._usual[first:] + self._usual[:first])
+        for lane in self._usual if self._turn % FAIR_EVERY else [*self._oldest_first]:
+            self._oldest_first.remove(lane)
+            self._oldest_first.append(lane)
+            yield lane
 
 
 def lanes_of(
