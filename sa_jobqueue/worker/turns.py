@@ -105,7 +105,7 @@ class Turns:
         self._passed_over = PassedOver(self.calls.options)
         self._order = LaneOrder(self.lanes)
         self._asked = self.lanes[0]  # the lane of the last claim
-        self._refused: dict[Lane[Any], Pauses] = {}
+        self._refused: dict[Lane[Any] | None, Pauses] = {}
         self._has_claimed = False
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[Any], Claim[Any]]] = []
@@ -154,11 +154,17 @@ class Turns:
 
     def is_drained(self) -> bool:
         """Tell whether no job is left that a drain waits for."""
-        return not self.transactions.run(
-            lambda session: any(
-                lane.has_left(session, self._passed_over.queue_of(lane)) for lane in self.lanes
+        try:
+            left = self.transactions.run(
+                lambda session: any(
+                    lane.has_left(session, self._passed_over.queue_of(lane)) for lane in self.lanes
+                )
             )
-        )
+        except Exception as error:
+            self._note_refusal(None, "the check for remaining jobs", error)
+            return False
+        self._refused.pop(None, None)
+        return not left
 
     def end(self, batch: Batch, patience: timedelta) -> TurnResult:
         """Finish the handled jobs, and release all other jobs.
@@ -299,11 +305,11 @@ class Turns:
                 return TurnResult(claim_is_due=True)
         except Exception as refusal:
             error = refusal
-        self._note_refusal(lane, error)
+        self._note_refusal(lane, "a claim", error)
         return TurnResult(refused=True, claim_is_due=len(self.lanes) > 1)
 
-    def _note_refusal(self, lane: Lane[Any], error: Exception) -> None:
-        """Log once that the claim of a lane is refused, and leave it alone for growing pauses.
+    def _note_refusal(self, lane: Lane[Any] | None, what: str, error: Exception) -> None:
+        """Log what the database refuses, once, and leave it alone for growing pauses.
 
         Raises:
             Exception: the error, if it has lasted for PATIENCE, or comes of a mistake.
@@ -314,8 +320,8 @@ class Turns:
             raise error
         if lane not in self._refused:
             self._refused[lane] = Pauses()
-            text = "the database refuses a claim; the worker tries again: %s"
-            log.error(text, cause_of(error), exc_info=error)
+            text = "the database refuses %s; the worker tries again: %s"
+            log.error(text, what, cause_of(error), exc_info=error)
         elif self._refused[lane].age > PATIENCE:
             raise error
         self._refused[lane].next()
