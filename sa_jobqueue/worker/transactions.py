@@ -111,6 +111,7 @@ class Transactions:
     trouble: str | None = field(default="the worker has not begun", init=False)
     _succeeded_once: bool = field(default=False, init=False)
     _kept: Session | None = field(default=None, init=False)
+    _pool: Any = field(default=None, init=False)  # of the kept connection
     kept_until: float = field(default=inf, init=False)
     _is_limited: bool | None = field(default=None, init=False)  # None: not asked yet
 
@@ -195,7 +196,7 @@ class Transactions:
 
     def _session_of_turn(self) -> Session:
         """Return a session on the kept connection, or on a new one that is kept."""
-        if time.monotonic() >= self.kept_until:
+        if time.monotonic() >= self.kept_until or self.engine.pool is not self._pool:
             self.give_back()
         if self._kept is None:
             self._pool = self.engine.pool
