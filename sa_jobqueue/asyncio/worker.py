@@ -7,12 +7,8 @@
     await AsyncWorker(async_engine, JobQueue(Email), send, limit=10, concurrency=10).run()
 
 It is a :class:`sa_jobqueue.worker.Worker` that is run in a greenlet: its transactions use
-the async driver, its pauses and its handlers are awaited, and its heartbeat is a
-task.
-
-Its slots are tasks that await handlers, and do turns in greenlets. A handler is awaited outside of
-the worker's greenlets. To switch from a greenlet to a handler and back took 5 % of the instructions
-of a job that does nothing, in batches of a hundred.
+the async driver, its pauses and its handlers are awaited, and its slots and its heartbeat are
+tasks.
 """
 
 from __future__ import annotations
@@ -28,48 +24,15 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ArgumentError
 from ..fence.claim import Claim
-from ..process import Background
 from ..queue import JobQueue
 from ..worker import Done, Lane, Outcome, Worker, WorkerOptions
 from ..worker.connections import what_to_give
-from ..worker.crew import Crew
-from ..worker.handlers import Attempt
-from ..worker.hands import Hands
 from ..worker.lanes import NotDone
 from ..worker.worker import T
 from .calls import TASKS, AwaitedCalls, SyncSessions
-from .calls import Background as BackgroundTask
 from .verbs import AsyncJobQueue
 
 AsyncHandler = Callable[[T], Coroutine[Any, Any, Done | NotDone | None]]
-
-
-class AwaitedCrew(Crew[T]):
-    """The tasks of one run. A task runs alone until it waits, so it needs no lock."""
-
-    def _start_slot(self, name: str) -> Background:
-        return BackgroundTask(self._await_in_slot(), name)
-
-    async def _await_in_slot(self) -> None:
-        """Do turns, and await handlers, until the run ends; as a slot in a thread does."""
-        hands, attempts, handled = self.hands, self.attempts, None
-        calls: Any = attempts.calls
-        while True:
-            if handled is not None:
-                hands.put_handled(handled)
-            while (step := hands.next_step()) is None:
-                if hands.ended:
-                    return
-                await greenlet_spawn(hands.wait_in_slot)
-            if isinstance(step, tuple) or step.lost or step.lane.transactional:
-                handled = await greenlet_spawn(self._do, step)
-                continue
-            handled = step
-            try:
-                with Attempt(attempts, step) as attempt:
-                    attempt.outcome = await calls.awaited(step.lane, attempt.context, step.job)
-            except BaseException as error:
-                handled = self._end_by(error, step)
 
 
 class AsyncWorker(Worker[T]):
@@ -95,7 +58,6 @@ class AsyncWorker(Worker[T]):
     """
 
     _runtime = TASKS
-    _crew_kind = AwaitedCrew
     _calls_kind = AwaitedCalls
     _calls: AwaitedCalls
 
@@ -160,10 +122,10 @@ class AsyncWorker(Worker[T]):
         """
         return await greenlet_spawn(super().check_database, check)
 
-    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
+    def _notify(self) -> None:
         loop = None if self._calls.caller is None else self._calls.caller.get_loop()
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(super()._notify, look)
+            loop.call_soon_threadsafe(super()._notify)
 
 
 def sync_queues(queue: Any) -> Any:
