@@ -33,13 +33,15 @@ run again, and the locking read, or what it misses, tells whether the COMMIT has
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
@@ -168,6 +170,7 @@ class Attempt(JobContext):
         context.run(lift_deadline)
         if lane.mapping.listeners and not lane.transactional:
             context.run(tell_start, in_hand)
+        self._process = os.getpid()
         self._status = vars(in_hand.job).get(lane.status_key)
 
     def __enter__(self) -> Attempt:
@@ -176,6 +179,8 @@ class Attempt(JobContext):
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> bool:
         in_hand, calls, outcome = self._in_hand, self._calls, self.outcome
         del self.context  # which has us
+        if self._process != os.getpid():
+            _end_child(raised)
         job = in_hand.job
         if vars(job).get(in_hand.lane.status_key) != self._status:
             in_hand.moved = True
@@ -277,8 +282,12 @@ class Attempt(JobContext):
         if in_hand.lane.mapping.listeners and not self._begun:  # the claim is not lost
             self.context.run(tell_start, in_hand)
         self._begun = True
-        given = session.info.get(GIVEN, session)
-        outcome = calls.call(in_hand.lane, self.context, given, job)
+        try:
+            given = session.info.get(GIVEN, session)
+            outcome = calls.call(in_hand.lane, self.context, given, job)
+        finally:
+            if self._process != os.getpid():
+                _end_child(sys.exc_info()[1])
         if in_hand.given_up is not None:
             raise in_hand.given_up
         if not isinstance(outcome, NotDone):
@@ -330,6 +339,21 @@ def _log_changes(in_hand: InHand) -> None:
             job_name(fields),
             extra=fields,
         )
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """End a process that a handler has forked, as Python ends one that ends by this exception.
+
+    It must not go on with the worker's code, which uses the connections of its parent.
+    """
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def tell_start(in_hand: InHand) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -338,6 +340,43 @@ def test_a_job_that_its_handler_moves_on_or_leaves_expired_is_finished_by_the_wo
     workers.drain(Render, run, limit=2)
 
     assert session.scalars(select(Render.status)).all() == ["done", "done"]
+
+
+#: How a child leaves its handler, and the exit code of its process.
+LEAVES = {
+    "returns": (lambda: None, 0),
+    "exits": (lambda: sys.exit(3), 3),
+    "raises": (lambda: 1 / 0, 1),
+}
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize(("leave", "code"), LEAVES.values(), ids=LEAVES)
+def test_a_child_that_a_handler_forks_ends_with_the_handler(
+    workers: Workers, leave: Callable[[], Any], code: int, transactional: bool
+) -> None:
+    workers.add("a")
+    codes: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            threading.Timer(5, os._exit, [99]).start()  # if it goes on with the worker's code
+            leave()
+            return
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    async def fork_in_loop(task: Task) -> None:
+        fork()
+
+    if transactional:
+        queue = workers.queue(Task, lambda session, task: fork(), transactional=True)
+    else:
+        queue = workers.queue(Task, fork_in_loop if workers.awaits else lambda task: fork())
+    workers.drain(queue)
+
+    assert codes == [code]
+    assert workers.rows() == {"a": ("done", 1, None)}
 
 
 # The jobs that a worker takes
