@@ -185,7 +185,7 @@ class Crew:
         self._is_limited_by_keys = any(lane.queue.plan.spec.limits for lane in lanes)
         self._dozes = False  # the supervisor may sleep beyond LONGEST_WAIT
         self.lock = self.runtime.lock()
-        self._slot_is_needed = self.runtime.condition(self.lock)
+        self.slot_is_needed = self.runtime.condition(self.lock)
         self._noticed = self.runtime.condition(self.lock)
 
     def work(self) -> None:
@@ -198,8 +198,7 @@ class Crew:
         patience = 0.0
         try:
             for number in () if self.alone else range(1, self.slots + 1):
-                name = f"sa_jobqueue handler {number}"
-                started.append(self.runtime.start(self._work_in_slot, name=name))
+                started.append(self._start_slot(f"sa_jobqueue handler {number}"))
             try:
                 self._supervise()
             except BaseException as error:  # such as KeyboardInterrupt
@@ -210,7 +209,7 @@ class Crew:
         finally:
             with self.lock:
                 self.ending = self.ended = True
-                self._slot_is_needed.notify_all()
+                self.slot_is_needed.notify_all()
             for slot in started:
                 slot.join(patience)
         if self.error is not None:
@@ -229,20 +228,23 @@ class Crew:
 
     # -- slots ----------------------------------------------------------
 
+    def _start_slot(self, name: str) -> Background:
+        return self.runtime.start(self._work_in_slot, name=name)
+
     def _work_in_slot(self) -> None:
         """Do turns, and handle jobs, until the run ends."""
         handled = None
         while True:
             with self.lock:
                 if handled is not None:
-                    self._put_handled(handled)
-                while (step := self._next_step()) is None:
+                    self.put_handled(handled)
+                while (step := self.next_step()) is None:
                     if self.ended:
                         return
-                    self._slot_is_needed.wait()
-            handled = self._do(step)
+                    self.slot_is_needed.wait()
+            handled = self.do(step)
 
-    def _next_step(self) -> InHand | Turn | None:
+    def next_step(self) -> InHand | Turn | None:
         """Take the job that a free slot is to handle, or the turn that it is to do."""
         if self.ending or self.stopping.is_set():
             return None
@@ -255,7 +257,7 @@ class Crew:
             self.notice()
         return in_hand
 
-    def _do(self, step: InHand | Turn) -> InHand | None:
+    def do(self, step: InHand | Turn) -> InHand | None:
         """Do a turn, or handle a job; return the job if it is to be finished."""
         if isinstance(step, tuple):
             self._do_turn(*step)
@@ -264,10 +266,10 @@ class Crew:
             try:
                 self.calls.handle(step)
             except BaseException as error:
-                return self._end_by_handler(error, step)
+                return self.end_by_handler(error, step)
         return step
 
-    def _end_by_handler(self, error: BaseException, in_hand: InHand) -> InHand | None:
+    def end_by_handler(self, error: BaseException, in_hand: InHand) -> InHand | None:
         """Have the run end with what a handler raised, unless the worker has interrupted it."""
         with self.lock:
             if self.calls.was_interrupted(error):
@@ -276,7 +278,7 @@ class Crew:
             self._fail(error)
         return in_hand
 
-    def _put_handled(self, in_hand: InHand) -> None:
+    def put_handled(self, in_hand: InHand) -> None:
         """Note that a handler has ended, unless it was given up before."""
         if in_hand not in self.running:
             return
@@ -367,9 +369,9 @@ class Crew:
             in_hand.loop = loop
         self.unstarted.extend(came)
         if self.unstarted and len(self.running) < self.slots:
-            self._slot_is_needed.notify(len(self.unstarted))
+            self.slot_is_needed.notify(len(self.unstarted))
         elif loop.handled:
-            self._slot_is_needed.notify(1)  # nobody is due to finish them yet
+            self.slot_is_needed.notify(1)  # nobody is due to finish them yet
         if self.ending or (self._dozes and len(self.unstarted) + len(self.running) < self.slots):
             self.notice()
 
@@ -450,11 +452,11 @@ class Crew:
         while True:
             with self.lock:
                 if handled is not None:
-                    self._put_handled(handled)
+                    self.put_handled(handled)
                 while True:
                     if self.ending or self.stopping.is_set():
                         return
-                    step = self._next_step() if self.alone else self._begin_turn(in_slot=False)
+                    step = self.next_step() if self.alone else self._begin_turn(in_slot=False)
                     chore_at = self._next_chore_at
                     if step is not None or chore_at <= time.monotonic():
                         break
@@ -463,7 +465,7 @@ class Crew:
             if step is None:
                 self._do_chores()
             else:
-                handled = self._do(step)
+                handled = self.do(step)
 
     @property
     def _next_chore_at(self) -> float:
@@ -513,7 +515,7 @@ class Crew:
                 self.calls.fail(given_up, error)
                 self.running ^= {in_hand, given_up}
                 self.abandoned += 1
-                self._put_handled(given_up)
+                self.put_handled(given_up)
             self._fail(error)
         self.stopping.set()
 

@@ -106,6 +106,7 @@ class Worker(Generic[T]):
 
     _runtime: Runtime = THREADS
     _calls_kind: type[Calls] = Calls
+    _crew_kind: type[Crew] = Crew
 
     def __init__(
         self,
@@ -313,7 +314,7 @@ class Worker(Generic[T]):
         turns = Turns(self.lanes, self._owner_name, self._calls, shows=shows)
         wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
         loop = Loop(turns, self.poll, self.interval.total_seconds(), wakeups)
-        self._crew = crew = Crew(
+        self._crew = crew = self._crew_kind(
             self._runtime,
             [loop],
             self._calls,
