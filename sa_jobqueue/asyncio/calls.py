@@ -49,11 +49,13 @@ class AwaitedCalls(Calls):
     keeps_timeouts = True
     caller: asyncio.Task[Any] | None = None
 
-    def __init__(self, engine: Any, open_session: Callable[[], Session] | None) -> None:
-        opened = open_session or SyncSessions(async_sessionmaker(AsyncEngine(engine)))
-        super().__init__(engine, opened)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._interrupted = False
+
+    def _plain_sessions(self) -> Callable[[], Session]:
+        return SyncSessions(async_sessionmaker(AsyncEngine(self.transactions.engine)))
 
     def note_caller(self) -> None:
         """Note the task that awaits the run."""

@@ -150,7 +150,7 @@ class Owner:
         Where this is False, ``name`` looks closer.
         """
         held = self._held
-        return held is not None and not self._inherited and held.lock.sure
+        return held is not None and held.lock.sure  # which the lock of a parent process never is
 
     @property
     def _inherited(self) -> bool:

@@ -14,7 +14,7 @@ from ..queue import JobQueue
 from ..sessions.transactions import routed_to_writes
 from ..worker import Lane
 from ..worker.lanes import lanes_of
-from .run_all import HandledJob, handle_all
+from .run_all import HandledJob, Joined, delay_of, handle_all
 
 
 async def run_all(
@@ -38,7 +38,9 @@ async def run_all(
     opened = async_sessionmaker(
         connection, class_=type(session), join_transaction_mode="create_savepoint"
     )
-    calls = AwaitedCalls(connection.sync_engine, SyncSessions(opened))
+    sync = connection.sync_connection
+    assert sync is not None  # it is open
+    calls = AwaitedCalls(Joined(sync, SyncSessions(opened)), delay_of)
     calls.check(lanes)
     calls.note_caller()
     try:

@@ -18,7 +18,7 @@ from ..sessions.transactions import routed_to_writes
 from ..sessions.writer import AnySession, session_of
 from ..verbs.backoff import DEFAULT_BACKOFF, delay_or_default
 from ..worker import Failed, Lane, Outcome
-from ..worker.handlers import Attempts, Calls
+from ..worker.handlers import Calls
 from ..worker.in_hand import Ended, InHand, in_hand_of
 from ..worker.lanes import NOT_YET, lanes_of
 from ..worker.transactions import Transactions
@@ -75,7 +75,7 @@ def run_all(
     lanes = lanes_of(queue, None)
     session.flush()
     connection = session.connection(bind_arguments=routed_to_writes(lanes[0].queue.mapping.mapper))
-    calls = Calls(connection.engine, lambda: joined(connection, type(session)))
+    calls = Calls(Joined(connection, lambda: joined(connection, type(session))), delay_of)
     calls.check(lanes)
     try:
         return handle_all(connection, lanes, calls, raising=raising)
@@ -88,15 +88,11 @@ def handle_all(
 ) -> list[HandledJob]:
     """Handle what is due, with handlers that are called in this way."""
     database_of(connection).begin_write(connection)  # SQLite's savepoints need it
-    transactions = _Joined(connection)
-    attempts: Attempts[Any] = Attempts(
-        calls, transactions, lambda: None, transactions.stopping, None, (), _delay
-    )
     handled: list[HandledJob] = []
     seen: set[Any] = set()
     with joined(connection, Session) as own:
-        claimed: deque[InHand[Any]] = deque()
-        again: list[InHand[Any]] = []
+        claimed: deque[InHand] = deque()
+        again: list[InHand] = []
         try:
             while _claim(own, lanes, claimed):
                 while claimed:
@@ -109,7 +105,7 @@ def handle_all(
                     seen.add(attempt)
                     in_hand.began = time.monotonic()
                     try:
-                        attempts.make(in_hand)
+                        calls.handle(in_hand)
                     finally:
                         if in_hand.outcome is NOT_YET:  # the test itself was cancelled
                             again.append(in_hand)
@@ -133,7 +129,7 @@ def joined(connection: Connection, kind: type[Session]) -> Session:
     return kind(connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
 
 
-def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[InHand[Any]]) -> bool:
+def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[InHand]) -> bool:
     """Claim what is due; tell whether there was anything."""
     for lane in lanes:
         claim = lane.queue.claim(own, owner=OWNER, limit=BATCH)
@@ -144,18 +140,17 @@ def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[InHand[Any]]
     return bool(claimed)
 
 
-def _delay(in_hand: InHand[Any]) -> Any:
+def delay_of(in_hand: InHand) -> Any:
     if in_hand.attempts is None:
         return None
     return delay_or_default(in_hand.lane.queue.backoff or DEFAULT_BACKOFF, in_hand.attempts)
 
 
-class _Joined(Transactions):
+class Joined(Transactions):
     """The transactions of handlers, as savepoints of a transaction; they are not run again."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.stopping = THREADS.flag()
-        super().__init__(connection.engine, THREADS, stopping=self.stopping)
+    def __init__(self, connection: Connection, open_session: Callable[[], Session]) -> None:
+        super().__init__(connection.engine, THREADS, THREADS.flag(), open_session)
 
     def run_in(
         self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any

@@ -24,8 +24,7 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``worker``        Worker: its arguments, and the parts of its run
 ``lanes``         a queue with its handler, what the handler returns; several lanes
 ``in_hand``       one job in hand, its log records, and the lock of its row
-``hands``         the jobs in hand, and what each thread does next, and when
-``crew``          the threads of a run: slots for handlers, and the supervisor
+``crew``          the jobs in hand, and the threads of a run: slots for handlers, the supervisor
 ``handlers``      calls a handler, perhaps in a transaction that finishes its job
 ``turns``         a turn: one transaction that finishes, releases, claims
 ``passed_over``   rows that cannot be claimed hold up no other job
@@ -39,8 +38,8 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 
 from ..errors import HandlerTimeout
 from .chores import REAP_EVERY
+from .crew import LONGEST_POLL, SHORTEST_POLL
 from .handlers import JobContext, job_context
-from .hands import LONGEST_POLL, SHORTEST_POLL
 from .lanes import Cancel, Done, Failed, Lane, Outcome, Release, Retry, lane_of
 from .transactions import PATIENCE, default_owner
 from .worker import DEADLINE, GRACE, Worker, WorkerOptions

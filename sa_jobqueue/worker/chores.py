@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import Session
@@ -38,10 +38,10 @@ from ..fence.token import Fence
 from ..model.keys import CONTROL, SCHEDULES
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
 from ..verbs.reap import ReapReason
-from .hands import Hands, Loop
-from .in_hand import InHand, lock_free_rows, log_lost
+from .crew import Crew, Loop
+from .in_hand import Ended, InHand, lock_free_rows, log_lost
 from .lanes import NOT_YET, Lane, claims_lost_by
-from .transactions import Transactions, cause_of
+from .transactions import cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -60,29 +60,15 @@ SOON = timedelta(seconds=1)
 LONGEST_RENEWAL = 30.0
 
 
-class Chore(Protocol):
-    """Work that is due now and then, in the supervisor's thread.
-
-    Attributes:
-        due_at: when it is due, by time.monotonic(); infinity: never.
-    """
-
-    @property
-    def due_at(self) -> float: ...
-
-    def run(self) -> None: ...
-
-
-def chores_beside(
-    stack: ExitStack, loop: Loop[Any], hands: Hands[Any], stuck: Callable[[], str | None]
-) -> list[Chore]:
+def add_chores_beside(
+    stack: ExitStack, crew: Crew, loop: Loop, stuck: Callable[[], str | None]
+) -> None:
     """Give a run the chores of the tables in the metadata of its queues.
 
     Args:
         stack: ends the chores with the run.
         stuck: returns what a call does that its deadline could not end; None: there is no such.
     """
-    chores: list[Chore] = []
     by_metadata: dict[MetaData, list[Lane[Any]]] = {}
     for lane in loop.turns.lanes:
         by_metadata.setdefault(lane.queue.mapping.table.metadata, []).append(lane)
@@ -92,11 +78,11 @@ def chores_beside(
         if (tables := metadata.info.get(CONTROL)) is not None:
             from .control import Control
 
-            chores.append(stack.enter_context(Control(loop, hands, lanes, tables, stuck)))
+            crew.chores.append(stack.enter_context(Control(crew, loop, lanes, tables, stuck)))
         if (schedules := metadata.info.get(SCHEDULES)) is not None:
             from .scheduler import Scheduler
 
-            chores.append(Scheduler(loop, hands, lanes, schedules))
+            crew.chores.append(Scheduler(crew, loop, lanes, schedules))
             continue
         for lane in lanes:
             if declared and declared.declared_for([lane.queue]):
@@ -105,7 +91,6 @@ def chores_beside(
                     "the metadata of its table",
                     lane.queue,
                 )
-    return chores
 
 
 @dataclass(eq=False)
@@ -120,8 +105,8 @@ class TriedChore:
         due_at: when it is due, by time.monotonic().
     """
 
-    loop: Loop[Any]
-    hands: Hands[Any]
+    crew: Crew
+    loop: Loop
     lanes: Sequence[Lane[Any]]
 
     without: ClassVar[str]
@@ -154,11 +139,6 @@ class TriedChore:
             return True
         return False
 
-    def in_hand(self) -> list[InHand[Any]]:
-        """Return the jobs whose claims we have; if our lock was lost, under an older name."""
-        with self.hands as hands:
-            return [*hands.all, *self.loop.turns.aside]
-
 
 @dataclass(eq=False)
 class Reaper(TriedChore):
@@ -179,52 +159,42 @@ class Reaper(TriedChore):
         """Reap claims, unless `every` is None."""
         if self.every is not None:
             self.due_at = time.monotonic() + self.every.total_seconds() * random.uniform(0.8, 1.2)
-            self.attempt("a reap", self._run)
+            self.attempt("a reap", lambda: self.transactions.run_once(self._reap))
 
-    def _run(self) -> None:
-        self.due_at = self.transactions.run_once(self._reap)
-
-    def _reap(self, session: Session) -> float:
-        """Reap claims; return when the next reap is due."""
+    def _reap(self, session: Session) -> None:
         parts = [queue.reap(session, max_runtime=self.max_runtime) for queue in self.queues]
         reaped = [job for part in parts for job in part.jobs]
         dead = {job.owner for job in reaped if job.reason is ReapReason.DEAD_OWNER}
-        if any(str(job.fence.owner) in dead for job in self.in_hand()):  # our lock was cut
+        if any(str(job.fence.owner) in dead for job in self.crew.claimed()):  # our lock was cut
             session.rollback()
-            return time.monotonic() + SOON.total_seconds()
+            self.due_at = time.monotonic() + SOON.total_seconds()
+            return
         if not reaped:  # nothing was written, so there is nothing to commit
             session.rollback()
-        return time.monotonic() if any(part.more for part in parts) else self.due_at
+        if any(part.more for part in parts):
+            self.due_at = time.monotonic()
 
 
-@dataclass
 class Heartbeat:
-    """Renew the claims in hand.
+    """Renew the claims in hand, three times in the shortest lease of the queues of a loop.
 
-    Attributes:
-        lanes: claims are renewed three times in the shortest lease of their queues.
-        in_hand: returns the jobs whose claims are to be renewed now.
+    Args:
         max_runtime: how long a job may run. After that, its claim is not renewed. If all slots
             have such a job, no claim is renewed. None: no limit.
-        slots: how many handlers run at once.
     """
 
-    lanes: Sequence[Lane[Any]]
-    transactions: Transactions
-    in_hand: Callable[[], Sequence[InHand[Any]]]
-    max_runtime: timedelta | None
-    slots: int
-
-    def __post_init__(self) -> None:
-        self._longest = self.max_runtime or timedelta.max
-        self._ended = self.transactions.runtime.flag()
-        self._changed = self.transactions.runtime.condition()
+    def __init__(self, crew: Crew, loop: Loop, max_runtime: timedelta | None) -> None:
+        self._crew, self._engine = crew, loop.turns.transactions.engine
+        self._queues = [lane.queue for lane in loop.turns.lanes]
+        self._longest = max_runtime or timedelta.max
+        self._ended = crew.runtime.flag()
+        self._changed = crew.runtime.condition()
         self._renewing = False
         self._refused: set[Fence] = set()  # each is logged once
 
     def begin(self, stack: ExitStack) -> None:
         """Renew claims at intervals, until the stack ends."""
-        thread = self.transactions.runtime.start(self._run, name="sa_jobqueue heartbeat")
+        thread = self._crew.runtime.start(self._run, name="sa_jobqueue heartbeat")
         stack.callback(thread.join, LONGEST_RENEWAL)
         stack.callback(self._ended.set)
 
@@ -240,7 +210,7 @@ class Heartbeat:
     # -- the thread -----------------------------------------------------
 
     def _run(self) -> None:
-        shortest = min(self._longest, *(lane.queue.lease for lane in self.lanes))
+        shortest = min(self._longest, *(queue.lease for queue in self._queues))
         pause = every = shortest.total_seconds() / BEATS_PER_LEASE
         while not self._ended.wait(pause):
             pause = every
@@ -248,7 +218,7 @@ class Heartbeat:
             jobs = self._within_their_time()
             try:
                 if jobs:
-                    with connected_outside_pool(self.transactions.engine) as connection:
+                    with connected_outside_pool(self._engine) as connection:
                         self._renew_all(connection, jobs)
             except Exception as error:  # an application's handle_error listener raises its own
                 pause = min(every / 10, SOON.total_seconds())
@@ -258,23 +228,24 @@ class Heartbeat:
                     self._renewing = False
                     self._changed.notify_all()
 
-    def _within_their_time(self) -> list[InHand[Any]]:
+    def _within_their_time(self) -> list[InHand]:
         """Return the jobs whose claims are to be renewed.
 
         If the handler in every slot runs for too long, the unstarted jobs are left to others.
         """
-        jobs = [job for job in self.in_hand() if not job.locked and not job.lost]
+        jobs = [job for job in self._crew.claimed() if not job.locked and job.ended is None]
         latest = time.monotonic() - self._longest.total_seconds()
         late = [job for job in jobs if job.outcome is NOT_YET and 0 < job.began <= latest]
-        if len(late) < self.slots:
+        if len(late) < self._crew.slots:
             return [job for job in jobs if job not in late]
         return [job for job in jobs if job.outcome is not NOT_YET]
 
-    def _renew_all(self, connection: Connection, jobs: Sequence[InHand[Any]]) -> None:
+    def _renew_all(self, connection: Connection, jobs: Sequence[InHand]) -> None:
         """Renew claims together; if refused, one by one: a refused row costs no other claim."""
         fences = [job.fence for job in jobs]
         try:
-            lost = run_in_transaction(connection, partial(self._renew_unlocked, fences=fences))
+            renew = partial(self._renew_unlocked, fences=fences)
+            lost = set(run_in_transaction(connection, renew))
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -285,16 +256,16 @@ class Heartbeat:
                 self._refused.add(fences[0])
                 _log_failure(1, error)
             return
-        gone = {(id(fence.token), fence.identity) for fence in lost}
-        for job, fence in zip(jobs, fences, strict=True):
-            job.lost = (id(fence.token), fence.identity) in gone
-        log_lost(job for job in jobs if job.lost)
+        gone = [job for job, fence in zip(jobs, fences, strict=True) if fence in lost]
+        for job in gone:
+            job.ended = Ended.LOST
+        log_lost(gone)
 
     def _renew_unlocked(self, session: Session, fences: Sequence[Fence]) -> list[Fence]:
         """Renew claims, but wait for no lock where the database can skip rows; return the lost."""
         unlocked, lost = lock_free_rows(session, fences)
-        # Any lane's queue will do: the fences tell theirs.
-        return lost + claims_lost_by(partial(self.lanes[0].queue.renew, session, unlocked))
+        # Any queue will do: the fences tell theirs.
+        return lost + claims_lost_by(partial(self._queues[0].renew, session, unlocked))
 
 
 def _log_failure(count: int, error: Exception) -> None:

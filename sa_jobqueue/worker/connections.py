@@ -38,7 +38,7 @@ def engine_of(open_session: Callable[[], Session], lanes: Sequence[Lane[Any]]) -
 
     Raises:
         ArgumentError: it tells which sessions to give instead: these are bound to a connection or
-            to nothing, or the worker cannot begin or commit them in its own way.
+            to nothing, or the worker cannot begin them in its own way.
     """
     mapping = lanes[0].mapping
     with open_session() as session:
@@ -64,13 +64,6 @@ def engine_of(open_session: Callable[[], Session], lanes: Sequence[Lane[Any]]) -
                 "transactional handlers need sessions that commit in one phase: give the worker a "
                 "sessionmaker without twophase=True"
             )
-        try:
-            session.commit()  # it writes nothing, but listeners may refuse it
-        except Exception as error:
-            raise ArgumentError(
-                "a worker commits its sessions itself, and a listener of this sessionmaker refuses "
-                f"that ({error}): give the Engine, or a sessionmaker without the listener"
-            ) from error
     return bind
 
 

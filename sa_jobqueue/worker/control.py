@@ -78,8 +78,8 @@ class Control(TriedChore):
     # -- what others want -----------------------------------------------
 
     def _look(self) -> None:
-        name = self.loop.owner_name.current
-        owners = {name, *(str(job.fence.owner) for job in self.in_hand())}
+        name = self.loop.turns.owner_name.current
+        owners = {name, *(str(job.fence.owner) for job in self.crew.claimed())}
         # A plain read: a transaction of a writer would take SQLite's only lock each time.
         with connected(self.engine) as connection:
             state = read_control(connection, self.queues, owner=owners, tables=self.tables)
@@ -89,17 +89,17 @@ class Control(TriedChore):
             log.info("%s is resumed", name)
         self._paused = state.paused
         paused = [lane for lane in self.lanes if state.is_paused(lane.queue)]
-        with self.hands as hands:
-            hands.pause(self.loop, self.lanes, paused)
-        for job in self.in_hand():
+        with self.crew.lock:
+            self.crew.pause(self.loop, self.lanes, paused)
+        for job in self.crew.claimed():
             job.asked_to_stop |= state.asks_to_stop(job.fence)
 
     # -- the worker's row -----------------------------------------------
 
     def _tell(self) -> None:
         """Write the row, if there is something new to tell, or it was not written for long."""
-        jobs = sum(job.lane.whole in self.lanes for job in self.in_hand())
-        row, now = (self.loop.owner_name.current, jobs, self.stuck()), time.monotonic()
+        jobs = sum(job.lane.whole in self.lanes for job in self.crew.claimed())
+        row, now = (self.loop.turns.owner_name.current, jobs, self.stuck()), time.monotonic()
         pause = TELL_AT_LEAST if row == self._row else TELL_EVERY
         if now >= self._told_at + pause.total_seconds():
             self._told_at = now  # also if it fails: it is tried again after the same pause

@@ -41,10 +41,10 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-from sqlalchemy import Engine, event
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
@@ -66,13 +66,11 @@ from .transactions import Stopped, Transactions
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-T = TypeVar("T")
-
 
 class JobContext:
     """An attempt at a job; :func:`job_context` returns it while its handler runs."""
 
-    _in_hand: InHand[Any]
+    _in_hand: InHand
     _stopping: Flag
 
     @property
@@ -118,54 +116,6 @@ def job_context() -> JobContext:
         raise ArgumentError("no worker runs this code: call job_context() in a handler") from None
 
 
-@dataclass
-class Attempts(Generic[T]):
-    """The attempts of a worker.
-
-    Attributes:
-        wait_for_renewal: waits until no renewal of claims is under way.
-        stopping: set when the worker is to stop.
-        delete: whether done jobs are deleted; None: as the model says.
-        options: loader options for the jobs of transactional handlers.
-        delay: returns how long a failed job waits.
-    """
-
-    calls: Calls
-    transactions: Transactions
-    wait_for_renewal: Callable[[], None]
-    stopping: Flag
-    delete: bool | None
-    options: Sequence[Any]
-    delay: Callable[[InHand[T]], timedelta | None]
-
-    def make(self, in_hand: InHand[T]) -> None:
-        """Call the handler of a job, and note the outcome.
-
-        Raises:
-            BaseException: what the handler raised that is no Exception; the attempt has failed.
-                If the worker has interrupted the handler, there was no attempt.
-        """
-        with Attempt(self, in_hand) as attempt:
-            if in_hand.lane.transactional:
-                attempt.outcome = attempt.in_transaction()
-            else:
-                attempt.outcome = self.calls.call(in_hand.lane, attempt.context, in_hand.job)
-
-    def fail(self, in_hand: InHand[T], error: BaseException) -> None:
-        """Note that an attempt has failed, and log it."""
-        in_hand.duration = time.monotonic() - in_hand.began
-        in_hand.outcome = Failed(error, self.delay(in_hand))
-        log_failure(in_hand, error)
-
-
-#: An item for each fork that led to this process. os.getpid() is a system call, which some
-#: sandboxes make slow.
-_forks: list[None] = []
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _forks.append(None))
-
-
 ENDED = (
     "the transaction that a transactional handler shares with the finish of its job has ended in "
     "the handler: commit and roll back only within session.begin_nested(), do not catch the error "
@@ -190,11 +140,6 @@ FAILED = (
     "and catch its error outside of that block"
 )
 
-BEGUN = (
-    "the transaction of a transactional handler is begun already, and commits with the finish of "
-    "its job: use session.begin_nested(), or do not begin"
-)
-
 
 class _Over(Exception):
     """The transaction is rolled back, and not run again.
@@ -215,29 +160,30 @@ class Attempt(JobContext):
     outcome: Finished | NotDone = None
     _begun = False
     _finished: Finished = None
+    _may_be_finished = False
 
-    def __init__(self, attempts: Attempts[Any], in_hand: InHand[Any]) -> None:
+    def __init__(self, calls: Calls, in_hand: InHand) -> None:
         lane = in_hand.lane
-        self._in_hand, self._attempts, self._stopping = in_hand, attempts, attempts.stopping
+        self._in_hand, self._calls, self._stopping = in_hand, calls, calls.transactions.stopping
         self.context = context = copy_context()
         context.run(_current.set, self)
         context.run(lift_deadline)
         if lane.mapping.listeners and not lane.transactional:
             context.run(tell_start, in_hand)
-        self._forks = len(_forks)
+        self._process = os.getpid()
         self._status = vars(in_hand.job).get(lane.status_key)
 
     def __enter__(self) -> Attempt:
         return self
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> bool:
-        in_hand, attempts, outcome = self._in_hand, self._attempts, self.outcome
+        in_hand, calls, outcome = self._in_hand, self._calls, self.outcome
         del self.context  # which has us
-        if self._forks != len(_forks):
+        if self._process != os.getpid():
             _end_child(raised)
         job = in_hand.job
         if vars(job).get(in_hand.lane.status_key) != self._status:
-            in_hand.moved_itself = True
+            in_hand.moved = True
         if instance_state(job).modified:
             _log_changes(in_hand)
         if raised is not None:
@@ -245,14 +191,14 @@ class Attempt(JobContext):
             error = in_hand.given_up or raised
             if error is not raised:
                 error.__context__ = raised  # the log shows both
-            if not attempts.calls.was_interrupted(error):
-                attempts.fail(in_hand, error)
+            if not calls.was_interrupted(error):
+                calls.fail(in_hand, error)
             if not isinstance(error, Exception):
                 raise error
             return True  # the only catch-all: a handler fails no job but its own
         in_hand.duration = time.monotonic() - in_hand.began
         if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
-            outcome = replace(outcome, in_=attempts.delay(in_hand))
+            outcome = replace(outcome, in_=calls.delay(in_hand))
         in_hand.outcome = outcome
         return False
 
@@ -266,12 +212,12 @@ class Attempt(JobContext):
             Exception: the error of the handler or of the database, after the effects were
                 rolled back.
         """
-        in_hand, attempts = self._in_hand, self._attempts
+        in_hand, calls = self._in_hand, self._calls
         in_hand.locked = True
-        attempts.wait_for_renewal()
+        calls.wait_for_renewal()
         try:
-            in_hand.ended = attempts.transactions.run_in(
-                attempts.calls.open_session, self._work, mapper=in_hand.lane.mapping.mapper
+            in_hand.ended = calls.transactions.run_in(
+                calls.open_session, self._work, mapper=in_hand.lane.mapping.mapper
             )
         except _Over as over:
             end: NotDone | Exception = over.args[0]
@@ -279,7 +225,7 @@ class Attempt(JobContext):
                 raise end from end.__cause__
             return end
         finally:
-            in_hand.locked = in_hand.ended is not None  # else its outcome is still to be written
+            in_hand.locked = False
         if in_hand.ended is Ended.LOST:
             log_lost([in_hand])
         return self._finished
@@ -290,8 +236,8 @@ class Attempt(JobContext):
         with writing(session, lane.mapping) as writer:
             if not lock_claim(writer, lane.mapping, fence):
                 return self._ended(writer, fence)
-            in_hand.may_be_finished = False
-            job = session.get(fence.entity, fence.identity, options=self._attempts.options)
+            self._may_be_finished = False
+            job = session.get(fence.entity, fence.identity, options=self._calls.options)
             if job is None:
                 text = f"a criterion of the session hides {fence!r} from its handler: have the "
                 raise _Over(ArgumentError(f"{text}criterion show all jobs that the queue claims"))
@@ -306,14 +252,14 @@ class Attempt(JobContext):
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except DBAPIError as error:
-            if self._attempts.transactions.is_away(error):
+            if self._calls.transactions.is_away(error):
                 raise
             if not (isinstance(outcome, NotDone) and is_failed_transaction(error)):
                 raise _Over(_explained(error, ENDED)) from None
         if isinstance(outcome, NotDone):
             raise _Over(outcome)
         values = outcome.values if isinstance(outcome, Done) else None
-        then, delete = branch_of(outcome), self._attempts.delete
+        then, delete = branch_of(outcome), self._calls.delete
         finish = partial(lane.complete, session, [fence], then, delete=delete, values=values)
         status = vars(job).get(lane.status_key, self._status)
         is_lost = instance_state(job).deleted or status != self._status
@@ -324,12 +270,12 @@ class Attempt(JobContext):
         if is_lost or claims_lost_by(finish):
             raise _Over(ArgumentError(CHANGED))
         self._finished = outcome
-        in_hand.may_be_finished = True  # the COMMIT follows
+        self._may_be_finished = True  # the COMMIT follows, whose answer may be lost
         return Ended.FINISHED
 
     def _call(self, session: Session, job: Any) -> Finished | NotDone:
         """Call the handler, and flush what it has done."""
-        in_hand, calls = self._in_hand, self._attempts.calls
+        in_hand, calls = self._in_hand, self._calls
         transaction = session.get_transaction()
         if in_hand.given_up is not None:  # the wait for the lock may have outlasted the grace
             raise in_hand.given_up
@@ -340,7 +286,7 @@ class Attempt(JobContext):
             given = session.info.get(GIVEN, session)
             outcome = calls.call(in_hand.lane, self.context, given, job)
         finally:
-            if self._forks != len(_forks):
+            if self._process != os.getpid():
                 _end_child(sys.exc_info()[1])
         if in_hand.given_up is not None:
             raise in_hand.given_up
@@ -360,8 +306,7 @@ class Attempt(JobContext):
         """
         queue = self._in_hand.lane.queue
         then = word_of(queue.mapping, branch_of(self._finished) or queue.then)
-        is_unsure = self._in_hand.may_be_finished
-        ours = is_unsure and is_as_finished(writer, queue.mapping, fence, then)
+        ours = self._may_be_finished and is_as_finished(writer, queue.mapping, fence, then)
         return Ended.FINISHED if ours else Ended.LOST
 
 
@@ -369,8 +314,6 @@ def _explained(error: Exception, text: str | None = None) -> Exception:
     """Return an error with the way out: `text`, or our own if the error's has none."""
     if is_failed_transaction(error):
         text = FAILED
-    elif type(error) is InvalidRequestError and "transaction is already begun" in str(error):
-        text = BEGUN
     if text is None:
         return error
     explained = ArgumentError(text)
@@ -383,7 +326,7 @@ def _refuse_commit(session: Session) -> None:
         raise ArgumentError(ENDED)
 
 
-def _log_changes(in_hand: InHand[Any]) -> None:
+def _log_changes(in_hand: InHand) -> None:
     """Log which attributes of its detached job a handler has set."""
     state, fields = instance_state(in_hand.job), job_fields(in_hand)
     attrs = state.mapper.attrs
@@ -413,7 +356,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
     os._exit(code)
 
 
-def tell_start(in_hand: InHand[Any]) -> None:
+def tell_start(in_hand: InHand) -> None:
     """Tell that the handler of a job is about to be called."""
     queue, fence = in_hand.lane.queue, in_hand.fence
     status, dates = fence.token.status, tuple(fence.token.dates)
@@ -431,19 +374,31 @@ def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
             tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
 
 
+@dataclass
 class Calls:
     """Call handlers.
 
-    Args:
-        engine: where sessions are opened.
-        open_session: opens sessions of the application's kind; None: plain ones on `engine`.
+    Attributes:
+        wait_for_renewal: waits until no renewal of claims is under way.
+        delete: whether done jobs are deleted; None: as the model says.
+        options: loader options for the jobs of transactional handlers.
+        delay: returns how long a failed job waits.
     """
+
+    transactions: Transactions
+    delay: Callable[[InHand], timedelta | None]
+    delete: bool | None = None
+    options: Sequence[Any] = ()
+    wait_for_renewal: Callable[[], None] = lambda: None
 
     #: Whether a handler is ended at its timeout. Otherwise the worker stops waiting for it.
     keeps_timeouts = False
 
-    def __init__(self, engine: Engine, open_session: Callable[[], Session] | None) -> None:
-        self.open_session = open_session or partial(Session, engine)
+    def __post_init__(self) -> None:
+        self.open_session = self.transactions.open_session or self._plain_sessions()
+
+    def _plain_sessions(self) -> Callable[[], Session]:
+        return partial(Session, self.transactions.engine)
 
     def check(self, lanes: Sequence[Lane[Any]]) -> None:
         """Refuse handlers that cannot be called here.
@@ -457,6 +412,25 @@ class Calls:
                     f"{function_name(part.handler)} has to be awaited: use an AsyncWorker, or "
                     "sa_jobqueue.testing.asyncio.run_all() in a test"
                 )
+
+    def handle(self, in_hand: InHand) -> None:
+        """Call the handler of a job, and note the outcome.
+
+        Raises:
+            BaseException: what the handler raised that is no Exception; the attempt has failed.
+                If the worker has interrupted the handler, there was no attempt.
+        """
+        with Attempt(self, in_hand) as attempt:
+            if in_hand.lane.transactional:
+                attempt.outcome = attempt.in_transaction()
+            else:
+                attempt.outcome = self.call(in_hand.lane, attempt.context, in_hand.job)
+
+    def fail(self, in_hand: InHand, error: BaseException) -> None:
+        """Note that an attempt has failed, and log it."""
+        in_hand.duration = time.monotonic() - in_hand.began
+        in_hand.outcome = Failed(error, self.delay(in_hand))
+        log_failure(in_hand, error)
 
     def call(self, lane: Lane[Any], context: Context, *arguments: Any) -> Finished | NotDone:
         """Call a handler, and return the outcome of its job."""

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -33,24 +33,21 @@ from ..fence.token import Fence
 from ..model.columns import first_line
 from ..model.mapping import word_of
 from ..model.status import CANCELLED, FAILED
-from ..process import function_name
 from ..sessions.writer import writing
 from .lanes import NOT_YET, Cancel, Failed, Lane, Release, Retry, branch_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-T = TypeVar("T")
-
 
 class Ended(Enum):
-    """How a job ended in its handler's transaction."""
+    """How a job ended before its finish was written."""
 
     FINISHED = auto()
     LOST = auto()
 
 
 @dataclass(eq=False, slots=True)
-class InHand(Generic[T]):
+class InHand:
     """A claimed job with its lane; once it was handled, also with its outcome.
 
     Attributes:
@@ -59,22 +56,20 @@ class InHand(Generic[T]):
             because a handler may leave its job expired, and then nothing can be read from it.
         loop: the loop of turns that has claimed it.
         outcome: an Outcome; NOT_YET until its handler has returned or raised.
-        ended: its handler's own transaction has finished the job, or has found its claim lost:
+        ended: its handler's own transaction has finished the job, or its claim was found lost:
             nothing is left to write.
         began: when its handler began, by time.monotonic().
         duration: for how many seconds its handler ran, until its end or until it was given up.
         locked: its handler's own transaction holds the lock of its row, which replaces the lease.
-        lost: a renewal has found that the claim was lost.
         given_up: why the worker no longer waits for its handler, and ignores its result.
         asked_to_stop: somebody wants this handler to end early.
-        moved_itself: its handler has written a status to it, or has left it expired.
-        may_be_finished: a transaction that finishes it has come to its COMMIT; if the answer was
-            lost, nobody knows whether it has succeeded.
+        moved: its handler has written a status to it, or has left it expired.
+        refused: why it could be neither finished nor failed; None: nobody has tried in vain.
     """
 
-    lane: Lane[T]
-    job: T
-    claim: Claim[T] | None = None
+    lane: Lane[Any]
+    job: Any
+    claim: Claim[Any] | None = None
     attempts: int | None = None
     loop: Any = field(default=None, init=False)
     outcome: Any = field(default=NOT_YET, init=False)
@@ -82,11 +77,10 @@ class InHand(Generic[T]):
     began: float = field(default=0.0, init=False)
     duration: float = field(default=0.0, init=False)
     locked: bool = field(default=False, init=False)
-    lost: bool = field(default=False, init=False)
     given_up: BaseException | None = field(default=None, init=False)
     asked_to_stop: bool = field(default=False, init=False)
-    moved_itself: bool = field(default=False, init=False)
-    may_be_finished: bool = field(default=False, init=False)
+    moved: bool = field(default=False, init=False)
+    refused: Any = field(default=None, init=False)
 
     @property
     def fence(self) -> Fence:
@@ -100,7 +94,7 @@ class InHand(Generic[T]):
         return None if timeout is None else self.began + timeout.total_seconds()
 
 
-def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
+def in_hand_of(lane: Lane[Any], claim: Claim[Any]) -> list[InHand]:
     """Return the jobs of a claim, to be handled."""
     key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
     return [
@@ -113,17 +107,17 @@ def in_hand_of(lane: Lane[T], claim: Claim[T]) -> list[InHand[T]]:
 NAMED = 10
 
 
-def log_failure(in_hand: InHand[Any], error: BaseException) -> None:
+def log_failure(in_hand: InHand, error: BaseException) -> None:
     """Log that an attempt at a job has failed; as a warning if the job is tried again."""
     _log_end(None, in_hand, "failed", first_line(error), exc_info=error)
 
 
-def log_refused(in_hand: InHand[Any], cause: object) -> None:
+def log_refused(in_hand: InHand, cause: object) -> None:
     """Log that the database refuses to finish a job, and that its attempt has failed instead."""
     _log_end(log.error, in_hand, "cannot be finished, and its attempt fails", cause)
 
 
-def log_finished(finished: Sequence[InHand[Any]]) -> None:
+def log_finished(finished: Sequence[InHand]) -> None:
     """Log the outcomes of jobs after the commit; failures were logged before."""
     if not log.isEnabledFor(logging.INFO):
         return
@@ -134,36 +128,24 @@ def log_finished(finished: Sequence[InHand[Any]]) -> None:
             _log_end(log.info, in_hand, what, getattr(outcome, "reason", None))
 
 
-def log_overdue(in_hand: InHand[Any], grace: timedelta, fate: str) -> None:
-    """Log that a handler still runs after the grace of a stop, and what becomes of its job."""
-    fields = job_fields(in_hand)
-    log.error(
-        "%s still runs %s after the worker was asked to stop: %s. The handler is %s",
-        job_name(fields),
-        duration_text(grace),
-        fate,
-        function_name(in_hand.lane.handler),
-        extra=fields,
-    )
-
-
-def log_lost(lost: Iterable[InHand[Any]]) -> None:
+def log_lost(lost: Iterable[InHand]) -> None:
     """Log that the claims of jobs are gone: their new owners finish them, or we have."""
     for in_hand in lost:
+        text = (
+            "can no longer be finished: its claim was lost to a reap, another owner, a release or "
+            "a finish, perhaps our own, if the answer to its COMMIT was lost"
+        )
         # The new owner reports the outcome.
-        fields = {**job_fields(in_hand), "status": None, "next_try_in": None}
-        text = "its claim was lost to a finish, a release, a reap or another owner"
-        if in_hand.may_be_finished:
-            text = (
-                "its claim is gone: either an earlier try of this worker has finished it, and the "
-                f"answer to the COMMIT was lost; or {text}"
-            )
-        else:
-            text += "; nothing was written to its row"
-        log.warning("%s: %s", job_name(fields), text, extra=fields)
+        log_job(log.warning, in_hand, text, status=None, next_try_in=None)
 
 
-def log_unreleased(jobs: Sequence[InHand[Any]], cause: object) -> None:
+def log_job(write: Any, in_hand: InHand, what: str, **changed: Any) -> None:
+    """Log what becomes of a job; `changed` are fields that differ from those of its outcome."""
+    fields = job_fields(in_hand) | changed
+    write("%s %s", job_name(fields), what, extra=fields)
+
+
+def log_unreleased(jobs: Sequence[InHand], cause: object) -> None:
     """Log that jobs could not be given back, and stay claimed."""
     log.error(
         "%s could not be released; a reap returns the jobs to the queue: %s",
@@ -178,7 +160,7 @@ def several(names: Sequence[str]) -> str:
     return f"{named} and {len(names) - NAMED:,} more" if len(names) > NAMED else named
 
 
-def job_fields(in_hand: InHand[Any]) -> dict[str, Any]:
+def job_fields(in_hand: InHand) -> dict[str, Any]:
     """Return the extra fields of a record, the times in seconds."""
     queue, mapping, outcome = in_hand.lane.queue, in_hand.lane.mapping, in_hand.outcome
     # None: no limit, or the handler expired the job.
@@ -217,9 +199,7 @@ def job_name(fields: dict[str, Any]) -> str:
     return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}{text}"
 
 
-def _log_end(
-    write: Any, in_hand: InHand[Any], what: str | None, why: object, **options: Any
-) -> None:
+def _log_end(write: Any, in_hand: InHand, what: str | None, why: object, **options: Any) -> None:
     """Log the end of an attempt; `what` becomes of the job, None: its new status."""
     fields = job_fields(in_hand)
     wait, most = fields["next_try_in"], fields["max_attempts"]
@@ -253,7 +233,7 @@ def lock_free_rows(session: Session, fences: Sequence[Fence]) -> tuple[list[Fenc
     return free, lost
 
 
-def jobs_of_locked_rows(session: Session, jobs: Sequence[InHand[T]]) -> list[InHand[T]]:
+def jobs_of_locked_rows(session: Session, jobs: Sequence[InHand]) -> list[InHand]:
     """Return the jobs whose rows others have locked."""
     free, lost = lock_free_rows(session, [in_hand.fence for in_hand in jobs])
     others = {*free, *lost}

@@ -318,16 +318,16 @@ def jobs_of(done: Sequence[Any]) -> Any:
     return [in_hand.job for in_hand in done]
 
 
-class LaneOrder(Generic[T]):
+class LaneOrder:
     """The order in which a worker claims from its lanes; each iteration is one turn."""
 
-    def __init__(self, lanes: Sequence[Lane[T]]) -> None:
+    def __init__(self, lanes: Sequence[Lane[Any]]) -> None:
         steps = [lane for lane in lanes if lane.is_step]
         self._usual = [lane for lane in lanes if not lane.is_step] + steps[::-1]
         self._oldest_first = [*self._usual]
         self._turn = 0
 
-    def __iter__(self) -> Iterator[Lane[T]]:
+    def __iter__(self) -> Iterator[Lane[Any]]:
         self._turn += 1
         for lane in self._usual if self._turn % FAIR_EVERY else [*self._oldest_first]:
             self._oldest_first.remove(lane)

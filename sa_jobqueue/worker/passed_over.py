@@ -7,10 +7,10 @@ added as NOT VALID, or a trigger, forbids every change. The claim is then rolled
 claim meets the same row.
 
 After such an error the worker tries jobs one by one, in the order of claims, until it has found as
-many good ones as it wants. It loads them; or, if the database has refused the claim, it claims them
-and undoes that. It logs those that cannot be claimed, and leaves them unclaimed: a newer version of
-the application may understand them. After some minutes it tries them again. Queues with serial keys
-or a strict order pass over nothing: there, a job must not overtake another.
+many good ones as it wants: it claims each, and undoes that. It logs those that cannot be claimed,
+and leaves them unclaimed: a newer version of the application may understand them. After some
+minutes it tries them again. Queues with serial keys or a strict order pass over nothing: there, a
+job must not overtake another.
 
 If the database refuses each of the first hundred rows, the cause may be the table or the server.
 """
@@ -20,9 +20,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, not_, select, tuple_
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -44,8 +45,6 @@ from .lanes import Lane
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-T = TypeVar("T")
-
 Key = tuple[Any, ...]
 
 #: The most rows of a queue that are passed over. If more cannot be claimed, the cause is no row.
@@ -54,78 +53,58 @@ MOST = 1_000
 #: If the database refuses so many rows before it takes one, the cause is no row.
 HOPELESS = 100
 
-#: The pause after a look that found nothing: it may lock rows and, on SQLite, keep other writers
-#: waiting.
-REST = timedelta(seconds=10)
-
 #: For how long a row is passed over.
 PASSED_OVER_FOR = timedelta(minutes=5)
 
 
 @dataclass
-class PassedOver(Generic[T]):
+class PassedOver:
     """The rows that a worker passes over in each lane; `options` are those of its claims."""
 
     options: Sequence[Any] = ()
-    _until: dict[Lane[T], dict[Key, float]] = field(default_factory=dict)
-    _logged: set[tuple[Lane[T], Key]] = field(default_factory=set)
-    _next_look: dict[Lane[T], float] = field(default_factory=dict)  # by time.monotonic()
-    # The queues without these rows: the statements of a queue are built once.
-    _queues: dict[Lane[T], tuple[list[Key], JobQueue[T]]] = field(default_factory=dict)
+    _found: dict[Lane[Any], _Found] = field(default_factory=dict)
+    _logged: set[tuple[Lane[Any], Key]] = field(default_factory=set)
 
-    def queue_of(self, lane: Lane[T]) -> JobQueue[T]:
+    def queue_of(self, lane: Lane[Any]) -> JobQueue[Any]:
         """Return the queue to claim from: that of the lane, without the rows passed over."""
-        keys = self._keys(lane) if self._until else []
-        if not keys:
-            return lane.queue
-        known = self._queues.get(lane)
-        if known is None or known[0] != keys:
-            known = keys, _narrowed(lane.queue, not_(_named(lane.mapping, keys)))
-            self._queues[lane] = known
-        return known[1]
+        found = self._found.get(lane)
+        if found is not None and found.until <= time.monotonic():
+            del self._found[lane]
+            found = None
+        return lane.queue if found is None else found.others
 
-    def claim(self, session: Session, lane: Lane[T], owner: Any, limit: int) -> Claim[T]:
-        """Claim up to `limit` jobs of a lane."""
+    def claim(
+        self, session: Session, lane: Lane[Any], owner: Any, limit: int, only: Key | None = None
+    ) -> Claim[Any]:
+        """Claim up to `limit` jobs of a lane, or the job with this key alone."""
         queue = self.queue_of(lane)
-        if queue is lane.queue:
-            return queue.claim(session, owner=owner, limit=limit, options=self.options)
-        with called_on(lane.queue):
+        if only is not None:
+            queue = _narrowed(lane.queue, _named(lane.mapping, [only]))
+        with nullcontext() if queue is lane.queue else called_on(lane.queue):
             return queue.claim(session, owner=owner, limit=limit, options=self.options)
 
     def may_explain(self, error: Exception) -> bool:
         """Tell whether a claim's error may come from one of its rows."""
-        ours = isinstance(error, SQLAlchemyError | JobQueueError)
-        is_of_application = not ours and not any(driver_errors(error))
-        cannot_be_read = isinstance(error, DataError) and not is_refusal(error)
-        refused = is_refusal(error) and not is_mistake(error)
-        return is_of_application or cannot_be_read or refused
+        if any(driver_errors(error)):
+            unreadable = isinstance(error, DataError)
+            return unreadable or (is_refusal(error) and not is_mistake(error))
+        return not isinstance(error, SQLAlchemyError | JobQueueError)
 
-    def find(
-        self, session: Session, lane: Lane[T], owner: Any, wanted: int, error: Exception
-    ) -> int:
+    def find(self, session: Session, lane: Lane[Any], owner: Any, wanted: int) -> int:
         """Look for rows that cannot be claimed, where the next claim of so many jobs looks.
 
-        They are passed over from now on, and new ones are logged.
-
-        Args:
-            error: that of the claim.
+        Each row is claimed alone, and the claim is undone. Those that cannot be claimed are passed
+        over from now on, and new ones are logged.
 
         Returns:
             how many there are.
         """
-        if time.monotonic() < self._next_look.get(lane, 0.0):
-            return 0
         bad: dict[Key, Exception] = {}
         good = 0
         for key in self._first_keys(session, lane, wanted):
             try:
                 with session.begin_nested() as trial:
-                    if is_refusal(error):
-                        only = _narrowed(lane.queue, _named(lane.mapping, [key]))
-                        with called_on(lane.queue):
-                            good += bool(only.claim(session, owner=owner, options=self.options))
-                    else:
-                        good += self._load(session, lane, key)
+                    good += len(self.claim(session, lane, owner, 1, only=key))
                     trial.rollback()
             except Exception as refused:
                 if not self.may_explain(refused):
@@ -136,22 +115,15 @@ class PassedOver(Generic[T]):
         if not good:  # what no row survives may be the fault of none
             known = {key for of_lane, key in self._logged if of_lane is lane}
             bad = {k: why for k, why in bad.items() if k in known or not is_refusal(why)}
-        self._add(lane, bad)
+        if bad:
+            self._pass_over(lane, bad)
         return len(bad)
 
-    def _load(self, session: Session, lane: Lane[T], key: Key) -> bool:
-        """Load a row; tell whether it is still there."""
-        of_key = select(lane.mapping.entity).where(_named(lane.mapping, [key]))
-        with writing(session, lane.mapping, reads=True) as writer:
-            loaded = writer.orm(of_key.options(*self.options), populate_existing=True)
-            return bool(loaded.unique().all())
-
-    def _first_keys(self, session: Session, lane: Lane[T], wanted: int) -> list[Key]:
+    def _first_keys(self, session: Session, lane: Lane[Any], wanted: int) -> list[Key]:
         """Return the keys of so many due jobs, and of those that may be passed over."""
-        spec, mapping = self.queue_of(lane).plan.spec, lane.mapping
-        may_overtake = not spec.limits and not spec.strict
-        most = max(MOST - len(self._keys(lane)), 0) if may_overtake else 0
-        if not most:
+        spec, mapping, found = self.queue_of(lane).plan.spec, lane.mapping, self._found.get(lane)
+        most = MOST - (len(found.keys) if found else 0)
+        if spec.limits or spec.strict or most <= 0:  # there, a job must not overtake another
             return []
         due = [mapping.attribute("run_at") <= utc_now()] if mapping.has("run_at") else []
         first = (
@@ -163,14 +135,13 @@ class PassedOver(Generic[T]):
         with writing(session, mapping, reads=True) as writer:
             return [tuple(row) for row in writer.rows(first).all()]
 
-    def _add(self, lane: Lane[T], bad: dict[Key, Exception]) -> None:
+    def _pass_over(self, lane: Lane[Any], bad: dict[Key, Exception]) -> None:
         """Pass over rows, and log those that are new."""
-        now = time.monotonic()
-        if not bad:
-            self._next_look[lane] = now + REST.total_seconds()
-            return
-        until = now + PASSED_OVER_FOR.total_seconds()
-        self._until.setdefault(lane, {}).update(dict.fromkeys(bad, until))
+        before = self._found.get(lane)
+        keys = [*(before.keys if before else ()), *bad]
+        until = before.until if before else time.monotonic() + PASSED_OVER_FOR.total_seconds()
+        others = _narrowed(lane.queue, not_(_named(lane.mapping, keys)))
+        self._found[lane] = _Found(keys, until, others)
         new = [key for key in bad if (lane, key) not in self._logged]
         self._logged.update((lane, key) for key in new)
         if new:
@@ -184,15 +155,17 @@ class PassedOver(Generic[T]):
                 exc_info=bad[new[0]],
             )
 
-    def _keys(self, lane: Lane[T]) -> list[Key]:
-        """Return the keys of the rows passed over; the time of a row may be over."""
-        now, until = time.monotonic(), self._until.get(lane, {})
-        for key in [key for key, end in until.items() if end <= now]:
-            del until[key]
-        return list(until)
+
+@dataclass(frozen=True)
+class _Found:
+    """Rows of a lane that are passed over until a time, and the queue without them."""
+
+    keys: Sequence[Key]
+    until: float
+    others: JobQueue[Any]
 
 
-def _narrowed(queue: JobQueue[T], criterion: ColumnElement[bool]) -> JobQueue[T]:
+def _narrowed(queue: JobQueue[Any], criterion: ColumnElement[bool]) -> JobQueue[Any]:
     narrowed, spec = copy_of(queue), queue.plan.spec
     narrowed.plan = queue.plan.for_spec(replace(spec, where=(*spec.where, criterion)))
     return narrowed

@@ -11,14 +11,13 @@ A worker claims under an Owner of its own, unless it is given a name.
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from threading import Lock
+from math import inf
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -31,7 +30,6 @@ from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
 from ..process import Flag, Runtime, process_name
 from ..sessions.transactions import connected, run_in_transaction
-from .connections import may_be_bound
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -62,15 +60,30 @@ class Stopped(BaseException):
     """
 
 
-def pauses(first: float = 0.05, longest: float = 2.0, *, spread: float = 0.5) -> Iterator[float]:
-    """Yield growing pauses between tries, in seconds: each is twice as long as the one before.
+class Pauses:
+    """Growing pauses between tries, in seconds: each is twice as long as the one before.
 
     Args:
         spread: each pause is shorter by up to this part.
+
+    Attributes:
+        until: when the last pause ends, by time.monotonic().
     """
-    while True:
-        yield first * random.uniform(1 - spread, 1.0)
-        first = min(first * 2, longest)
+
+    def __init__(self, first: float = 0.05, longest: float = 2.0, *, spread: float = 0.5) -> None:
+        self._pause, self._longest, self._spread = first, longest, spread
+        self._began, self.until = time.monotonic(), 0.0
+
+    @property
+    def age(self) -> timedelta:
+        """For how long there were tries."""
+        return timedelta(seconds=time.monotonic() - self._began)
+
+    def next(self) -> float:
+        """Begin the next pause; return how long it is."""
+        pause = self._pause * random.uniform(1 - self._spread, 1.0)
+        self._pause, self.until = min(self._pause * 2, self._longest), time.monotonic() + pause
+        return pause
 
 
 @dataclass
@@ -84,7 +97,8 @@ class Transactions:
         mapper: of the class whose rows are written, if such sessions may route them.
 
     Attributes:
-        kept: the connection of the turns; None: each takes one of the pool's.
+        keeps: the turns keep a connection.
+        kept_until: when it is to be given back, by time.monotonic(); infinity: there is none.
         trouble: why the worker cannot claim now; None: its last turn has succeeded.
     """
 
@@ -93,16 +107,13 @@ class Transactions:
     stopping: Flag
     open_session: Callable[[], Session] | None = None
     mapper: Any = None
-    kept: KeptConnection | None = field(default=None, init=False)
+    keeps: bool = field(default=False, init=False)
     trouble: str | None = field(default="the worker has not begun", init=False)
     _succeeded_once: bool = field(default=False, init=False)
-
-    def keep_connection(self, connection: Connection) -> None:
-        """Keep a connection for the turns, if sessions like these would use it."""
-        opened, database = self.open_session, database_of(connection)
-        if opened is None or may_be_bound(opened, connection, self.mapper):
-            is_shared = database.may_wait_without_limit and database.through_pooler(connection)
-            self.kept = KeptConnection(self, is_shared=is_shared)
+    _kept: Session | None = field(default=None, init=False)
+    _pool: Any = field(default=None, init=False)  # of the kept connection
+    kept_until: float = field(default=inf, init=False)
+    _is_limited: bool | None = field(default=None, init=False)  # None: not asked yet
 
     def run(
         self,
@@ -121,21 +132,18 @@ class Transactions:
         """
 
         def once() -> R:
-            kept = self.kept
-            if kept is None or not kept.take():
-                return run_on(self)
-            with kept:
-                return run_on(kept)
-
-        def run_on(source: Transactions | KeptConnection) -> R:
-            return run_in_transaction(
-                self.engine,
-                work,
-                open_session=source.open_session,
-                mapper=self.mapper,
-                reads_first=reads_first(),
-                prepare=source.limit_lock_wait if finishes else None,
-            )
+            try:
+                return run_in_transaction(
+                    self.engine,
+                    work,
+                    open_session=self._session_of_turn if self.keeps else self.open_session,
+                    mapper=self.mapper,
+                    reads_first=reads_first(),
+                    prepare=self._limit_lock_wait if finishes else None,
+                )
+            except BaseException:
+                self.give_back()
+                raise
 
         result = self.patiently(once, finishes=finishes)
         self._succeeded_once, self.trouble = True, None
@@ -166,7 +174,7 @@ class Transactions:
             Stopped: the worker is to stop.
             Exception: what is not temporary, or has lasted for too long.
         """
-        began, growing, warned = time.monotonic(), pauses(), False
+        pauses, warned = Pauses(), False
         while True:
             try:
                 return work()
@@ -174,8 +182,7 @@ class Transactions:
                 lacking = is_shortage(error) or isinstance(error, PoolTimeout)
                 away = self.is_away(error)
                 patience = PATIENCE if lacking or away or not finishes else UNDIVIDED
-                late = time.monotonic() > began + patience.total_seconds()
-                if late or not self.is_temporary(error):
+                if pauses.age > patience or not self.is_temporary(error):
                     raise
                 if away:  # a deadlock keeps nobody from claiming
                     self.trouble = f"database away: {cause_of(error)}"
@@ -185,11 +192,45 @@ class Transactions:
                 warned = True
                 if self.stopping.is_set() and not finishes:
                     raise Stopped from error
-            (self.runtime.sleep if finishes else self.stopping.wait)(next(growing))
+            (self.runtime.sleep if finishes else self.stopping.wait)(pauses.next())
 
-    def limit_lock_wait(self, connection: Connection) -> None:
-        """Limit the waits for locked rows until the transaction ends."""
-        database_of(connection).limit_lock_wait(connection, LOCK_WAIT, of_session=False)
+    def _session_of_turn(self) -> Session:
+        """Return a session on the kept connection, or on a new one that is kept."""
+        if time.monotonic() >= self.kept_until or self.engine.pool is not self._pool:
+            self.give_back()
+        if self._kept is None:
+            self._pool = self.engine.pool
+            self._kept = Session(connected(self.engine), expire_on_commit=False)
+            self.kept_until, self._is_limited = time.monotonic() + KEPT_FOR, None
+        if self.open_session is None:
+            return self._kept
+        session = self.open_session()
+        session.bind = self._kept.bind
+        return session
+
+    def _limit_lock_wait(self, connection: Connection) -> None:
+        """Limit the waits for locked rows, as long as the connection is ours."""
+        if self._is_limited is None or not self.keeps:
+            limit = database_of(connection).limit_lock_wait
+            self._is_limited = limit(connection, LOCK_WAIT, of_session=self.keeps)
+
+    def give_back(self) -> None:
+        """Give the kept connection back to its pool, without our limit."""
+        kept, self._kept, self.kept_until = self._kept, None, inf
+        if kept is None:
+            return
+        connection: Any = kept.bind
+        try:
+            if self._is_limited and not connection.invalidated:
+                database_of(connection).lift_lock_wait_limit(connection)
+                connection.commit()
+        except Exception as error:
+            log.info("a connection is closed, and not given back to its pool: %s", error)
+            connection.invalidate()
+        finally:
+            if self.engine.pool is not self._pool:  # dispose() has replaced it: nobody closes this
+                connection.invalidate()
+            connection.close()
 
     def is_temporary(self, error: BaseException) -> bool:
         """Tell whether an error passes with time."""
@@ -219,92 +260,6 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-class KeptConnection:
-    """The connection of the turns, and a chore that gives it back in time.
-
-    Turns run one after the other, in any thread. Each takes the connection, and uses it in a
-    ``with``: the connection is kept if the turn succeeds.
-
-    Each has a session of the application's kind, which :func:`may_be_bound` allows; or the turns
-    share a plain one.
-
-    Args:
-        is_shared: by the clients of a pooler: a later transaction may be another client's.
-
-    Attributes:
-        due_at: when the connection is to be given back, by time.monotonic(); infinity: none is
-            kept, or a turn uses it.
-    """
-
-    def __init__(self, transactions: Transactions, *, is_shared: bool) -> None:
-        self._engine, self._open_session = transactions.engine, transactions.open_session
-        self._pool = self._engine.pool
-        self._is_shared = is_shared
-        self._in_use = Lock()
-        self._connection: Connection | None = None
-        self._is_limited: bool | None = None  # whether its waits are, by us; None: not asked yet
-        self._until = self.due_at = math.inf
-
-    def take(self) -> bool:
-        """Take the connection for a turn; False: the chore gives it back just now."""
-        return self._in_use.acquire(blocking=False)
-
-    def __enter__(self) -> None:
-        self.due_at = math.inf
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._give_back()
-        self.due_at = self._until
-        self._in_use.release()
-
-    def run(self) -> None:
-        """Give the connection back to the pool, unless a turn uses it."""
-        if self.take():
-            with self:
-                self._give_back()
-
-    def open_session(self) -> Session:
-        """Return the session of a turn, on the kept connection or a new one."""
-        if time.monotonic() >= self._until or self._engine.pool is not self._pool:
-            self._give_back()
-        if self._connection is None:
-            self._connection = connected(self._engine)
-            self._plain = Session(self._connection, expire_on_commit=False)
-            self._pool, self._until = self._engine.pool, time.monotonic() + KEPT_FOR
-            self._is_limited = None
-        if self._open_session is None:
-            return self._plain
-        session = self._open_session()
-        session.bind = self._connection
-        return session
-
-    def limit_lock_wait(self, connection: Connection) -> None:
-        """Limit the waits for locked rows: in this transaction, and those that follow."""
-        if self._is_limited is None:
-            database, lasts = database_of(connection), not self._is_shared
-            limited = database.limit_lock_wait(connection, LOCK_WAIT, of_session=lasts)
-            self._is_limited = limited if lasts else None
-
-    def _give_back(self) -> None:
-        """Give the connection back to the pool, which resets it, and without our limit."""
-        connection, self._connection, self._until = self._connection, None, math.inf
-        if connection is None:
-            return
-        try:
-            if self._is_limited and not connection.invalidated:
-                database_of(connection).lift_lock_wait_limit(connection)
-                connection.commit()
-            self._is_limited = False
-        except Exception as error:
-            log.info("a connection is closed, and not given back to its pool: %s", error)
-        finally:
-            # dispose() has replaced the pool: nobody would close the connection any more.
-            if self._is_limited or self._engine.pool is not self._pool:
-                connection.invalidate()
-            connection.close()
-
-
 def default_owner() -> str:
     """Return a plain name for a worker: host, process id and a random part."""
     return f"{process_name(40)}-{random.getrandbits(32):08x}"
@@ -321,7 +276,6 @@ class OwnerName:
         self.owner: str | int | Owner = default_owner() if owner is None else owner
         self._given = owner is not None
         self._transactions = transactions
-        self._lost = False
 
     @contextmanager
     def for_the_run(self) -> Iterator[None]:
@@ -347,37 +301,28 @@ class OwnerName:
         return self.owner.known_name if isinstance(self.owner, Owner) else str(self.owner)
 
     @property
-    def to_claim(self) -> str | None:
-        """The name to claim under; None: the lock must be checked first, which takes time."""
-        return self.current if self.is_sure else None
-
-    def was_lost(self) -> bool:
-        """Tell whether a lock was lost since the last call."""
-        lost, self._lost = self._lost, False
-        return lost
-
-    @property
     def is_sure(self) -> bool:
         """Whether the lock is held, as far as is known without waiting; a plain name has none."""
         return not isinstance(self.owner, Owner) or self.owner.sure
 
-    def check_lock(self) -> None:
-        """Notice a lost lock, and take a new one, before a transaction begins.
+    def check_lock(self) -> bool:
+        """Take a new lock if ours was lost, before a transaction begins; tell whether it was.
 
         A new lock needs a connection, and the pool may have no second connection for it.
         """
-        if not self.is_sure:
-            with suppress(Stopped):  # then nothing is claimed any more
-                self._patiently(self._check)
-
-    def _check(self) -> None:
-        assert isinstance(self.owner, Owner)  # a plain name is sure
         try:
-            _ = self.owner.name  # reading it checks the lock, and takes a new one
+            return not self.is_sure and self._patiently(self._take_new_lock)
+        except Stopped:  # then nothing is claimed any more
+            return False
+
+    def _take_new_lock(self) -> bool:
+        try:
+            _ = self.owner.name  # type: ignore[union-attr]  # a plain name is sure
         except LockLost as error:
             log.warning("%s", error)
-            self._lost = True
+            return True
+        return False
 
-    def _patiently(self, work: Callable[[], object]) -> None:
-        runtime = self._transactions.runtime
-        self._transactions.patiently(lambda: runtime.run_blocking(work))
+    def _patiently(self, work: Callable[[], R]) -> R:
+        run: Callable[[Callable[[], R]], R] = self._transactions.runtime.run_blocking
+        return self._transactions.patiently(lambda: run(work))

@@ -16,14 +16,12 @@ claim is renewed as long as the worker runs.
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -35,28 +33,25 @@ from ..model.columns import error_text, in_ascii
 from ..model.mapping import word_of
 from ..queue import turn_in_one_go
 from ..sessions.writer import writing
+from .handlers import Calls
 from .in_hand import (
     Ended,
     InHand,
-    in_hand_of,
-    job_fields,
-    job_name,
     jobs_of_locked_rows,
+    log_job,
     log_lost,
     log_refused,
     log_unreleased,
 )
 from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of
 from .passed_over import PassedOver
-from .transactions import PATIENCE, OwnerName, Transactions, cause_of, pauses
+from .transactions import PATIENCE, OwnerName, Pauses, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
-T = TypeVar("T")
-
 
 @dataclass
-class Batch(Generic[T]):
+class Batch:
     """What one turn is to do.
 
     Attributes:
@@ -65,18 +60,13 @@ class Batch(Generic[T]):
         wanted: the most jobs to claim; 0: none.
     """
 
-    handled: Sequence[InHand[T]] = ()
-    unhandled: Sequence[InHand[T]] = ()
+    handled: Sequence[InHand] = ()
+    unhandled: Sequence[InHand] = ()
     wanted: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no job is to be finished or released."""
-        return not self.handled and not self.unhandled
 
 
 @dataclass
-class TurnResult(Generic[T]):
+class TurnResult:
     """What a turn claimed and finished.
 
     Attributes:
@@ -86,73 +76,79 @@ class TurnResult(Generic[T]):
         refused: the database refused the claim.
     """
 
-    claims: list[tuple[Lane[T], Claim[T]]] = field(default_factory=list)
-    finished: list[InHand[T]] = field(default_factory=list)
+    claims: list[tuple[Lane[Any], Claim[Any]]] = field(default_factory=list)
+    finished: list[InHand] = field(default_factory=list)
     claim_is_due: bool = False
     refused: bool = False
 
-    @property
-    def in_hand(self) -> list[InHand[T]]:
-        """The claimed jobs."""
-        return [in_hand for lane, claim in self.claims for in_hand in in_hand_of(lane, claim)]
-
 
 @dataclass
-class Turns(Generic[T]):
+class Turns:
     """The turns of a worker in one database.
 
     Attributes:
-        delete: whether done jobs are deleted; None: as the model says.
-        options: loader options for the claims.
-        delay: returns how long a job waits that is failed because its finish was refused.
-        wait_for_renewal: waits until no renewal of claims is under way.
+        calls: how handlers are called; their jobs are finished on the same terms.
         shows: callbacks read finished jobs, which must then show their new values.
         paused: lanes whose jobs are neither claimed nor started.
-        hopeless: the database has refused for PATIENCE to finish jobs.
+        aside: jobs that can be neither finished nor failed; none during another try.
     """
 
-    lanes: Sequence[Lane[T]]
-    transactions: Transactions
+    lanes: Sequence[Lane[Any]]
     owner_name: OwnerName
-    delete: bool | None
-    options: Sequence[Any]
-    delay: Callable[[InHand[T]], timedelta | None]
-    wait_for_renewal: Callable[[], None]
+    calls: Calls
     shows: bool
-    paused: frozenset[Lane[T]] = frozenset()
-    hopeless: bool = False
+    paused: frozenset[Lane[Any]] = frozenset()
+    aside: list[InHand] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.passed_over: PassedOver[T] = PassedOver(self.options)
+        self.transactions = self.calls.transactions
+        self._passed_over = PassedOver(self.calls.options)
         self._order = LaneOrder(self.lanes)
         self._asked = self.lanes[0]  # the lane of the last claim
-        self._refused: dict[Lane[T] | None, Refusal] = {}
+        self._refused: dict[Lane[Any] | None, Pauses] = {}
         self._has_claimed = False
         # Claims whose COMMIT was not answered.
-        self._unanswered: list[tuple[Lane[T], Claim[T]]] = []
-        self._aside = SetAside[T]()
+        self._unanswered: list[tuple[Lane[Any], Claim[Any]]] = []
 
-    @property
-    def aside(self) -> list[InHand[T]]:
-        """Jobs that can be neither finished nor failed; none during another try."""
-        return [in_hand for in_hand, _ in self._aside.left]
-
-    @property
-    def held_until(self) -> float:
-        """When the first lane that is left alone may be claimed from again; inf: there is none."""
-        resting = [refused.rests_until for refused in self._refused.values()]
-        return min((at for at in resting if at > time.monotonic()), default=math.inf)
-
-    def turn(self, batch: Batch[T]) -> TurnResult[T]:
+    def turn(self, batch: Batch) -> TurnResult:
         """Finish the handled jobs, release the others, claim the next ones.
 
         Raises:
             Exception: what the database still refused after PATIENCE.
         """
-        if not batch.is_empty:
-            self.wait_for_renewal()
-        tried_again = self._try_aside_again() if batch.wanted and self._aside.is_due else []
-        result = self._turn_or_parts(batch)
+        writes = bool(batch.handled or batch.unhandled)
+        if not (writes or batch.wanted or self._unanswered):
+            self.transactions.give_back()
+            return TurnResult()
+        if writes:
+            self.calls.wait_for_renewal()
+        tried_again: list[InHand] = []
+        if batch.wanted and self.aside and time.monotonic() >= self._aside_pauses.until:
+            tried_again = self._try_aside_again()
+        try:
+            result = self.transactions.run(
+                partial(self._in_session, batch=batch),
+                finishes=writes or not batch.wanted,
+                reads_first=lambda: bool(self._unanswered),  # a first try adds to them
+            )
+        except Exception as error:
+            if writes:
+                result = self._one_by_one(batch, error)
+            elif batch.wanted:
+                result = self._after_refused_claim(error, batch.wanted)
+            else:
+                log.error(
+                    "the answer to a COMMIT was lost; a reap returns the jobs that it may have "
+                    "claimed to the queue: %s",
+                    cause_of(error),
+                )
+                self._unanswered.clear()
+                result = TurnResult()
+        else:
+            self._unanswered.clear()
+            for lane, _ in result.claims:
+                self._has_claimed = True
+                self._refused.pop(lane, None)
         result.finished += tried_again
         return result
 
@@ -161,7 +157,7 @@ class Turns(Generic[T]):
         try:
             left = self.transactions.run(
                 lambda session: any(
-                    lane.has_left(session, self.passed_over.queue_of(lane)) for lane in self.lanes
+                    lane.has_left(session, self._passed_over.queue_of(lane)) for lane in self.lanes
                 )
             )
         except Exception as error:
@@ -170,7 +166,7 @@ class Turns(Generic[T]):
         self._refused.pop(None, None)
         return not left
 
-    def end(self, batch: Batch[T], patience: timedelta) -> TurnResult[T]:
+    def end(self, batch: Batch, patience: timedelta) -> TurnResult:
         """Finish the handled jobs, and release all other jobs.
 
         Args:
@@ -180,93 +176,57 @@ class Turns(Generic[T]):
             Exception: what the database still refused after PATIENCE.
         """
         result = self.turn(batch)
-        growing, until = pauses(), time.monotonic() + patience.total_seconds()
-        while self._aside.left:
+        pauses = Pauses()
+        while self.aside:
             result.finished += self._try_aside_again()
-            locked = any(self.transactions.is_temporary(error) for _, error in self._aside.left)
-            if time.monotonic() > until or not locked:
+            locked = any(is_transient(job.refused) for job in self.aside)
+            if pauses.age > patience or not locked:
                 break
-            self.transactions.runtime.sleep(next(growing))
-        for in_hand, _ in self._aside.left:
-            fields = {**job_fields(in_hand), "status": None}  # not yet the new one
-            log.error(
-                "%s stays claimed; a reap returns it to the queue", job_name(fields), extra=fields
-            )
-        self._aside.left.clear()
-        return result
-
-    def _turn_or_parts(self, batch: Batch[T]) -> TurnResult[T]:
-        """Do a turn; if it is refused, finish its jobs one by one, or see why the claim was."""
-        if batch.is_empty and not batch.wanted and not self._unanswered:
-            return TurnResult()
-        only_claims = batch.is_empty and batch.wanted > 0
-        try:
-            result = self.transactions.run(
-                partial(self._in_session, batch=batch),
-                finishes=not only_claims,
-                reads_first=lambda: bool(self._unanswered),  # a first try adds to them
-            )
-        except Exception as error:
-            if not batch.is_empty:
-                return self._one_by_one(batch, error)
-            if batch.wanted:
-                return self._after_refused_claim(error, batch.wanted)
-            log.error(
-                "the answer to a COMMIT was lost; a reap returns the jobs that it may have claimed "
-                "to the queue: %s",
-                cause_of(error),
-            )
-            result = TurnResult()
-        self._unanswered.clear()
-        for lane, _ in result.claims:
-            self._has_claimed = True
-            self._refused.pop(lane, None)
+            self.transactions.runtime.sleep(pauses.next())
+        for in_hand in self.aside:
+            text = "stays claimed; a reap returns it to the queue"
+            log_job(log.error, in_hand, text, status=None)  # not yet the new one
+        self.aside = []
         return result
 
     # -- the transaction ------------------------------------------------
 
-    def _in_session(self, session: Session, *, batch: Batch[T]) -> TurnResult[T]:
+    def _in_session(self, session: Session, *, batch: Batch) -> TurnResult:
         found = self._claimed_unanswered(session) if self._unanswered else []
         result = None if found else self._complete_and_claim(session, batch)
         if result is None:
             finished = self._finish(session, batch.handled) if batch.handled else []
-            if batch.unhandled:
-                self._release(session, batch.unhandled)
+            unhandled = [*batch.unhandled]
             if found and not batch.wanted:
-                self._release(session, [InHand(lane, job) for lane, jobs in found for job in jobs])
+                unhandled += [InHand(lane, job) for lane, jobs in found for job in jobs]
                 found = []
-            claims = found or self._claim(session, batch.wanted)
-            result = TurnResult(claims, finished)
+            if unhandled:
+                self._release(session, unhandled)
+            result = TurnResult(found or self._claim(session, batch.wanted), finished)
         if not found:
-            self._unanswered += result.claims
-        for done in result.finished:
-            done.may_be_finished = True  # the COMMIT follows
+            self._unanswered += [(lane, claim) for lane, claim in result.claims if claim]
         return result
 
-    def _complete_and_claim(self, session: Session, batch: Batch[T]) -> TurnResult[T] | None:
+    def _complete_and_claim(self, session: Session, batch: Batch) -> TurnResult | None:
         """Do a turn of done jobs by one verb; None: it needs several verbs, nothing was done."""
-        if len(self.lanes) > 1 or batch.unhandled or not batch.handled or not batch.wanted:
+        lane, *others = self.lanes
+        if others or batch.unhandled or not batch.handled or not batch.wanted:
             return None
-        (lane,) = self.lanes
-        others = [
-            done
-            for done in batch.handled
-            if done.outcome is not None or done.ended or done.moved_itself
-        ]
-        owner = self.owner_name.to_claim
-        if others or owner is None or lane in self.paused:
+        if any(done.outcome is not None or done.ended or done.moved for done in batch.handled):
             return None
-        if self.passed_over.queue_of(lane) is not lane.queue:
+        if lane in self.paused or not self.owner_name.is_sure:
+            return None
+        if self._passed_over.queue_of(lane) is not lane.queue:
             return None
         try:
             claim = turn_in_one_go(
                 lane.queue,
                 session,
                 jobs_of(batch.handled),
-                owner=owner,
+                owner=self.owner_name.current,
                 limit=batch.wanted,
-                delete=self.delete,
-                options=self.options,
+                delete=self.calls.delete,
+                options=self.calls.options,
                 shown=self.shows,
             )
         except ClaimLost as error:  # the others are finished
@@ -274,18 +234,18 @@ class Turns(Generic[T]):
             return TurnResult(self._claim(session, batch.wanted), finished)
         return None if claim is None else TurnResult([(lane, claim)], list(batch.handled))
 
-    def _finish(self, session: Session, handled: Sequence[InHand[T]]) -> list[InHand[T]]:
+    def _finish(self, session: Session, handled: Sequence[InHand]) -> list[InHand]:
         """Write the outcomes; return the jobs whose claim was not lost."""
         lost: list[Any] = []
         for done in handled:
-            if done.moved_itself and done.ended is None and _is_finished(session, done):
+            if done.moved and done.ended is not Ended.FINISHED and _is_finished(session, done):
                 done.ended = Ended.FINISHED
         for lane in self.lanes:
             of_lane = [done for done in handled if done.lane.whole is lane and done.ended is None]
-            lost += lane.finish(session, of_lane, delete=self.delete)
+            lost += lane.finish(session, of_lane, delete=self.calls.delete)
         return _kept(handled, lost)
 
-    def _release(self, session: Session, jobs: Sequence[InHand[T]]) -> None:
+    def _release(self, session: Session, jobs: Sequence[InHand]) -> None:
         """Release jobs, but wait for no row that somebody else has locked."""
         locked = jobs_of_locked_rows(session, jobs)
         if locked:
@@ -295,47 +255,41 @@ class Turns(Generic[T]):
             lost = claims_lost_by(partial(lane.queue.release, session, free)) if free else []
             log_lost(InHand(lane, job) for job in lost)
 
-    def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[T], Claim[T]]]:
-        claims: list[tuple[Lane[T], Claim[T]]] = []
+    def _claim(self, session: Session, wanted: int) -> list[tuple[Lane[Any], Claim[Any]]]:
+        claims: list[tuple[Lane[Any], Claim[Any]]] = []
         for lane in self._order if wanted else ():
-            if lane in self.paused or (len(self.lanes) > 1 and self._rests(lane)):
+            refused = self._refused.get(lane)
+            if lane in self.paused or (refused and refused.until > time.monotonic()):
                 continue
-            owner = self.owner_name.to_claim
-            if owner is None:  # the next turn has checked the lock
+            if not self.owner_name.is_sure:  # the next turn checks the lock
                 break
             self._asked = lane
-            claim = self.passed_over.claim(session, lane, owner, wanted)
+            claim = self._passed_over.claim(session, lane, self.owner_name.current, wanted)
             claims.append((lane, claim))
             wanted -= len(claim)
             if not wanted:
                 break
         return claims
 
-    def _rests(self, lane: Lane[T]) -> bool:
-        refused = self._refused.get(lane)
-        return refused is not None and time.monotonic() < refused.rests_until
-
-    def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[T], Claim[T]]]:
+    def _claimed_unanswered(self, session: Session) -> list[tuple[Lane[Any], Claim[Any]]]:
         """Find the claims of a COMMIT that succeeded although its answer was lost.
 
         They are found by their fences, because others may claim under the same name.
         """
-        found: list[tuple[Lane[T], Claim[T]]] = []
+        found: list[tuple[Lane[Any], Claim[Any]]] = []
         for lane, claim in self._unanswered:
-            fences = {(fence.identity, fence.owner_date): fence for fence in claim.fences}
-            for name in {str(fence.owner) for fence in fences.values()}:
-                jobs = [
-                    job
-                    for job in lane.queue.plan.claimed_by(session, name, options=self.options)
-                    if (fence_of(job).identity, fence_of(job).owner_date) in fences
-                ]
-                if jobs:
-                    found.append((lane, Claim[T](jobs_by_token(jobs))))
+            owner = claim.fences[0].owner
+            fences = {(fence.identity, fence.owner_date) for fence in claim.fences}
+            again = lane.queue.plan.claimed_by(session, str(owner), options=self.calls.options)
+            ours = [(job, fence_of(job)) for job in again]
+            jobs = [job for job, fence in ours if (fence.identity, fence.owner_date) in fences]
+            if jobs:
+                found.append((lane, Claim[Any](jobs_by_token(jobs))))
         return found
 
     # -- what was refused -----------------------------------------------
 
-    def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult[T]:
+    def _after_refused_claim(self, error: Exception, wanted: int) -> TurnResult:
         """Pass over the rows that cannot be claimed; if there are none, leave the lane alone.
 
         Raises:
@@ -343,9 +297,9 @@ class Turns(Generic[T]):
         """
         lane = self._asked
         try:
-            if self.passed_over.may_explain(error) and self.transactions.run(
-                lambda session: self.passed_over.find(
-                    session, lane, self.owner_name.current, wanted, error
+            if self._passed_over.may_explain(error) and self.transactions.run(
+                lambda session: self._passed_over.find(
+                    session, lane, self.owner_name.current, wanted
                 )
             ):
                 return TurnResult(claim_is_due=True)
@@ -354,65 +308,74 @@ class Turns(Generic[T]):
         self._note_refusal(lane, "a claim", error)
         return TurnResult(refused=True, claim_is_due=len(self.lanes) > 1)
 
-    def _note_refusal(self, lane: Lane[T] | None, what: str, error: Exception) -> None:
+    def _note_refusal(self, lane: Lane[Any] | None, what: str, error: Exception) -> None:
+        """Log what the database refuses, once, and leave it alone for growing pauses.
+
+        Raises:
+            Exception: the error, if it has lasted for PATIENCE, or comes of a mistake.
+        """
         # A temporary error has been waited for already.
         mistaken = isinstance(error, JobQueueError) or (not self._has_claimed and is_mistake(error))
         if mistaken or self.transactions.is_temporary(error):
             raise error
-        self._refused.setdefault(lane, Refusal(what)).note(error)
+        if lane not in self._refused:
+            self._refused[lane] = Pauses()
+            text = "the database refuses %s; the worker tries again: %s"
+            log.error(text, what, cause_of(error), exc_info=error)
+        elif self._refused[lane].age > PATIENCE:
+            raise error
+        self._refused[lane].next()
 
-    def _one_by_one(self, batch: Batch[T], error: Exception) -> TurnResult[T]:
-        """Finish and release jobs whose turn was refused; the claim comes in another turn."""
+    def _one_by_one(self, batch: Batch, error: Exception) -> TurnResult:
+        """Finish jobs whose turn was refused, and release others; another turn claims."""
         log.info(
             "the database refused a turn; the worker finishes its jobs one by one: %s",
             cause_of(error),
         )
-        result = TurnResult[T](claim_is_due=batch.wanted > 0)
-        self._finish_each(batch.handled, result.finished, error if is_transient(error) else None)
-        for number, in_hand in enumerate(batch.unhandled):
+        result = TurnResult(claim_is_due=batch.wanted > 0)
+        result.finished = self._finish_each(batch.handled, error)
+        if batch.unhandled:
             try:
-                self.transactions.run_once(partial(self._release, jobs=[in_hand]))
+                self.transactions.run_once(partial(self._release, jobs=batch.unhandled))
             except Exception as refused:
-                away = self.transactions.is_temporary(refused)
-                log_unreleased(batch.unhandled[number:] if away else [in_hand], cause_of(refused))
-                if away:
-                    break
+                log_unreleased(batch.unhandled, cause_of(refused))
         if not batch.wanted:
-            self._turn_or_parts(Batch())  # what a COMMIT may have claimed is released
+            self.turn(Batch())  # what a COMMIT may have claimed is released
         return result
 
-    def _finish_each(
-        self, jobs: Sequence[InHand[T]], finished: list[InHand[T]], lock: Exception | None
-    ) -> None:
+    def _finish_each(self, jobs: Sequence[InHand], error: Any) -> list[InHand]:
         """Finish or fail each job; set aside those that the database does not take.
 
         Args:
-            finished: gets the jobs that are finished.
-            lock: the error of a wait for locked rows: jobs of rows that others have locked are set
-                aside at once; None: no row is known to be locked.
+            error: that of their last try. After a wait for a lock, jobs whose rows others have
+                locked are set aside at once.
+
+        Returns:
+            The jobs that are finished.
         """
-        locked: Sequence[InHand[T]] = ()
-        if lock is not None:
-            look = partial(jobs_of_locked_rows, jobs=jobs)
+        finished: list[InHand] = []
+        locked: Sequence[InHand] = ()
+        if is_transient(error):
             try:
+                look = partial(jobs_of_locked_rows, jobs=jobs)
                 locked = self.transactions.run(look, finishes=True)
-            except Exception as error:
-                if not is_transient(error):
+            except Exception as refused:
+                if not is_transient(refused):
                     raise
                 locked = jobs  # the whole file of SQLite
-            self._aside.add((in_hand, lock) for in_hand in locked)
         for in_hand in jobs:
             if in_hand in locked:
+                self._set_aside(in_hand, error)
                 continue
             try:
                 finished += self._finish_one(in_hand)
             except Exception as refused:
                 if is_shortage(refused) or self.transactions.is_away(refused):
-                    self.hopeless = True
                     raise
-                self._aside.add([(in_hand, refused)])
+                self._set_aside(in_hand, refused)
+        return finished
 
-    def _finish_one(self, in_hand: InHand[T]) -> list[InHand[T]]:
+    def _finish_one(self, in_hand: InHand) -> list[InHand]:
         """Write the outcome of a job, or as much of it as the database takes; or fail the job.
 
         Returns:
@@ -423,18 +386,16 @@ class Turns(Generic[T]):
         """
         run = partial(self.transactions.run, finishes=True)
         try:
-            return run(partial(self._finish_alone, in_hand=in_hand))
+            return run(partial(self._finish, handled=[in_hand]))
         except Exception as error:
             if self.transactions.is_temporary(error):
                 raise
-            for outcome, text in _ways_to_end(in_hand, error, self.delay(in_hand)):
-                write = partial(_write, in_hand=in_hand, outcome=outcome, text=text)
+            for outcome, text in _ways_to_end(in_hand, error, self.calls.delay(in_hand)):
                 try:
-                    finished = run(write)
+                    finished = run(partial(_write, in_hand=in_hand, outcome=outcome, text=text))
                 except Exception as refused:
                     if self.transactions.is_temporary(refused):
                         raise
-                    log.debug("%r with %r is refused", outcome, text, exc_info=refused)
                     continue
                 if outcome is not in_hand.outcome:
                     in_hand.outcome = outcome
@@ -442,29 +403,41 @@ class Turns(Generic[T]):
                 return finished
             raise
 
-    def _finish_alone(self, session: Session, in_hand: InHand[T]) -> list[InHand[T]]:
-        finished = self._finish(session, [in_hand])
-        in_hand.may_be_finished = bool(finished)  # the COMMIT follows
-        return finished
+    def _set_aside(self, in_hand: InHand, error: Exception) -> None:
+        """Try a job again later; log once what refuses it."""
+        if in_hand.refused is None:
+            text = (
+                "can be neither finished nor failed. The worker goes on with other jobs and tries "
+                f"again; find out what refuses or locks its row: {cause_of(error)}"
+            )
+            log_job(log.error, in_hand, text, status=None)
+            if not self.aside:  # later ones do not put off the next try
+                self._aside_pauses = Pauses(1.0, 300.0, spread=0.0)
+                self._aside_pauses.next()
+        in_hand.refused = error
+        self.aside.append(in_hand)
 
-    def _try_aside_again(self) -> list[InHand[T]]:
+    def _try_aside_again(self) -> list[InHand]:
         """Try once more to finish the jobs set aside; return those that are finished."""
-        finished: list[InHand[T]] = []
-        with self._aside.another_try() as left:  # nobody renews their claims meanwhile
-            self.wait_for_renewal()
-            if left:
-                self._finish_each([in_hand for in_hand, _ in left], finished, left[0][1])
+        jobs, self.aside = self.aside, []  # nobody renews their claims meanwhile
+        try:
+            self.calls.wait_for_renewal()
+            finished = self._finish_each(jobs, jobs[0].refused)
+        except BaseException:
+            self.aside = jobs
+            raise
+        self._aside_pauses.next()
         return finished
 
 
-def _kept(handled: Sequence[InHand[T]], lost: Sequence[Any]) -> list[InHand[T]]:
+def _kept(handled: Sequence[InHand], lost: Sequence[Any]) -> list[InHand]:
     """Log the jobs whose claims were lost; return the others."""
     gone = set(map(id, lost))
     log_lost(done for done in handled if id(done.job) in gone)
     return [done for done in handled if id(done.job) not in gone and done.ended is not Ended.LOST]
 
 
-def _is_finished(session: Session, in_hand: InHand[Any]) -> bool:
+def _is_finished(session: Session, in_hand: InHand) -> bool:
     """Tell whether a handler has finished its job in a transaction of its own.
 
     Its job may be expired by now, and tell no status; or the handler has only moved the job on to
@@ -479,112 +452,29 @@ def _is_finished(session: Session, in_hand: InHand[Any]) -> bool:
 
 
 def _ways_to_end(
-    in_hand: InHand[Any], error: Exception, delay: timedelta | None
+    in_hand: InHand, error: Exception, delay: timedelta | None
 ) -> Iterator[tuple[Any, str | None]]:
     """Yield outcomes with their texts, the most informative first.
 
     A column may be unable to store an emoji, or a text of any length.
     """
     given = in_hand.outcome
+    reason = f"the finish was refused: {type(error).__name__}: {cause_of(error)}"
+    ways: list[tuple[Any, Any]] = [(Failed(error, delay), reason)]
     if isinstance(given, NotDone | Failed):
-        text = error_text(given.error if isinstance(given, Failed) else given.reason)
+        ways.insert(0, (given, given.error if isinstance(given, Failed) else given.reason))
+    for outcome, told in ways:
+        text = error_text(told)
         if text is not None:
-            yield given, in_ascii(text)
-            yield given, None
-    failed = Failed(error, delay)
-    reason = error_text(f"the finish was refused: {type(error).__name__}: {cause_of(error)}")
-    assert reason is not None
-    yield failed, reason
-    yield failed, in_ascii(reason)
-    yield failed, None
+            yield outcome, text
+            yield outcome, in_ascii(text)
+        yield outcome, None
 
 
 def _write(
-    session: Session, *, in_hand: InHand[T], outcome: NotDone | Failed, text: str | None
-) -> list[InHand[T]]:
+    session: Session, *, in_hand: InHand, outcome: NotDone | Failed, text: str | None
+) -> list[InHand]:
     """Write an outcome with a text of its own; return the job, unless its claim was lost."""
     lost = in_hand.lane.finish_otherwise(session, in_hand.job, outcome, text)
     log_lost([in_hand] if lost else ())
-    in_hand.may_be_finished |= not lost  # the COMMIT follows
     return [] if lost else [in_hand]
-
-
-class Refusal:
-    """What the database refuses again and again: logged once, and raised after PATIENCE.
-
-    Attributes:
-        rests_until: when the next try may begin, by time.monotonic().
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._began = time.monotonic()
-        self._pauses = pauses()
-        self.rests_until = 0.0
-
-    def note(self, error: Exception) -> None:
-        """Note a refusal.
-
-        Raises:
-            Exception: the error, if it has lasted for PATIENCE.
-        """
-        if not self.rests_until:
-            log.error(
-                "the database refuses %s; the worker tries again: %s",
-                self._what,
-                cause_of(error),
-                exc_info=error,
-            )
-        elif time.monotonic() > self._began + PATIENCE.total_seconds():
-            raise error
-        self.rests_until = time.monotonic() + next(self._pauses)
-
-
-class SetAside(Generic[T]):
-    """The jobs that are set aside, each with the error of its finish; growing pauses between tries.
-
-    Attributes:
-        left: the jobs; empty during a try.
-    """
-
-    def __init__(self) -> None:
-        self.left: list[tuple[InHand[T], Exception]] = []
-        self._logged: set[InHand[T]] = set()
-        self._next_try = 0.0  # by time.monotonic()
-        self._pauses = pauses()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether jobs are to be tried again now."""
-        return bool(self.left) and time.monotonic() >= self._next_try
-
-    def add(self, jobs: Iterable[tuple[InHand[T], Exception]]) -> None:
-        """Set jobs aside, and log for each once what refuses it."""
-        for in_hand, error in jobs:
-            if not self._logged:  # later ones do not put off the next try
-                self._pauses = pauses(1.0, 300.0, spread=0.0)
-                self._next_try = time.monotonic() + next(self._pauses)
-            self.left.append((in_hand, error))
-            if in_hand in self._logged:
-                continue
-            self._logged.add(in_hand)
-            fields = {**job_fields(in_hand), "status": None}  # not yet the new one
-            log.error(
-                "%s can be neither finished nor failed. The worker goes on with other jobs and "
-                "tries again; find out what refuses or locks its row: %s",
-                job_name(fields),
-                cause_of(error),
-                extra=fields,
-            )
-
-    @contextmanager
-    def another_try(self) -> Iterator[list[tuple[InHand[T], Exception]]]:
-        """Take the jobs for another try; if an error ends it, they are left."""
-        jobs, self.left = self.left, []
-        try:
-            yield jobs
-        except BaseException:
-            self.left = jobs
-            raise
-        self._logged = {in_hand for in_hand, _ in self.left}
-        self._next_try = time.monotonic() + next(self._pauses)

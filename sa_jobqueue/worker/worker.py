@@ -33,11 +33,10 @@ from ..verbs.backoff import (
     delay_or_default,
 )
 from ..wakeups import Wakeups
-from .chores import REAP_EVERY, Chore, Heartbeat, Reaper, chores_beside
-from .connections import check_connections, engine_of, what_to_give
-from .crew import Crew
-from .handlers import Attempts, Calls
-from .hands import LONGEST_POLL, Hands, Loop
+from .chores import REAP_EVERY, Heartbeat, Reaper, add_chores_beside
+from .connections import check_connections, engine_of, may_be_bound, what_to_give
+from .crew import LONGEST_POLL, Crew, Loop
+from .handlers import Calls
 from .in_hand import InHand, log_finished
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
 from .transactions import OwnerName, Stopped, Transactions
@@ -75,8 +74,8 @@ class Worker(Generic[T]):
             if it then dies, its claims are reaped after the lease.
         concurrency: how many handlers run at once, each in a thread of its own.
         limit: the most jobs in hand, including jobs that wait for a free thread; at least
-            `concurrency`, which is the default. With several threads and quick handlers, the
-            default also includes the jobs that begin within a tenth of a second.
+            `concurrency`, which is the default. With several threads, the default is twice as
+            many while handlers take a tenth of a second or less.
         delete: whether done jobs are deleted; None: as the model says.
         drain: stop when no job is due or waits for a retry, and this worker holds no job.
             Jobs that are scheduled for later and were never tried are left
@@ -106,8 +105,8 @@ class Worker(Generic[T]):
     """
 
     _runtime: Runtime = THREADS
-    _crew_kind: type[Crew[Any]] = Crew
     _calls_kind: type[Calls] = Calls
+    _crew_kind: type[Crew] = Crew
 
     def __init__(
         self,
@@ -140,24 +139,23 @@ class Worker(Generic[T]):
         check_durations(zero=False, none=True, reap_every=reap_every)
         check_durations(zero=True, grace=grace, interval=interval)
         check_durations(zero=False, poll=poll, deadline=deadline)
-        _check_delete(delete)
-        self.concurrency, self.limit = _checked_numbers(concurrency, limit)
+        _check_numbers(concurrency, limit, delete)
+        self.concurrency, self.limit = concurrency, limit
         self.lanes = lanes_of(queue, handler)
-        mapper = self.lanes[0].queue.mapping.mapper
+        for lane in self.lanes if backoff is not None else ():
+            check_backoff(lane.mapping, backoff)
         open_session = None
         if isinstance(engine, sessionmaker):
             open_session = partial(engine, expire_on_commit=False)
             engine = engine_of(open_session, self.lanes)
         self.engine: Any = engine
         self._engine = engine
-        self._calls = self._calls_kind(engine, open_session)
-        self._calls.check(self.lanes)
         self.drain = drain
         self.interval = interval
         self.poll = poll
         self.grace = grace
         self.deadline = deadline
-        self.backoff = _checked_backoff(backoff, self.lanes)
+        self.backoff = backoff
         self.max_runtime = max_runtime
         self.reap_every = reap_every
         self.on_claim = on_claim
@@ -166,17 +164,18 @@ class Worker(Generic[T]):
         self.options = options
         self._running = Lock()
         self._stopping = self._runtime.flag()
-        self._hands: Hands[T] | None = None
-        self._loop: Loop[T] | None = None
+        self._crew: Crew | None = None
         self._deadlines: Deadlines | None = None
         self._transactions = Transactions(
             self._engine,
             self._runtime,
             stopping=self._stopping,
             open_session=open_session,
-            mapper=None if open_session is None else mapper,
+            mapper=None if open_session is None else self.lanes[0].mapping.mapper,
         )
         self._owner_name = OwnerName(owner, self._transactions)
+        self._calls = self._calls_kind(self._transactions, self._delay_of, delete, options)
+        self._calls.check(self.lanes)
 
     @property
     def owner(self) -> str | int | Owner:
@@ -202,7 +201,7 @@ class Worker(Generic[T]):
         """
         if not self._running.acquire(blocking=False):
             raise ArgumentError("this worker runs already; make another one for a second run")
-        self._deadlines = Deadlines(self._engine, self.deadline, self._end_process)
+        self._deadlines = Deadlines(self._engine, self.deadline, _end_process)
         try:
             with self._deadlines, suppress(Stopped), self._owner_name.for_the_run():
                 alone = self._transactions.patiently(self._prepare_connections)
@@ -247,15 +246,16 @@ class Worker(Generic[T]):
 
     def _wake_at(self, at: float) -> None:
         """Let an idle worker claim at a time, by time.monotonic()."""
-        if self._loop is not None:
-            self._loop.wake(at)
-            self._notify(Hands.notice if at else Hands.call_slot)
+        if self._crew is not None:
+            for loop in self._crew.loops:
+                loop.wake(at)
+            self._notify()
 
-    def _notify(self, look: Callable[[Hands[T]], None] = Hands.notice) -> None:
-        """Wake the supervisor, or a slot."""
-        if self._hands is not None:
-            with self._hands as hands:
-                look(hands)
+    def _notify(self) -> None:
+        """Wake the supervisor."""
+        if self._crew is not None:
+            with self._crew.lock:
+                self._crew.notice()
 
     @property
     def stopping(self) -> bool:
@@ -279,16 +279,6 @@ class Worker(Generic[T]):
 
     # -- the parts of a run ---------------------------------------------
 
-    def _end_process(self, what: str) -> None:
-        """End the process: a call neither returns nor can be cut off, so no turn can follow."""
-        log.critical(
-            "%s has not returned, and its connection could not be closed: this process ends, so "
-            "that its supervisor starts another, and a reap returns its jobs to the queue",
-            what,
-        )
-        logging.shutdown()
-        os._exit(os.EX_SOFTWARE)
-
     def _prepare_connections(self) -> bool:
         """Look at the database and the pool; tell whether this thread has to do everything.
 
@@ -306,77 +296,49 @@ class Worker(Generic[T]):
                 alone=alone,
                 keeps_timeouts=self._calls.keeps_timeouts,
             )
-            # On an AUTOCOMMIT engine each turn sets the level of its transaction.
-            if has_spare and not database.in_autocommit(connection):
-                self._transactions.keep_connection(connection)
+            # Behind a pooler a limit of the session would be another's. On an AUTOCOMMIT engine
+            # each turn sets the level of its transaction.
+            is_shared = database.may_wait_without_limit and database.through_pooler(connection)
+            opened, mapper = self._transactions.open_session, self._transactions.mapper
+            self._transactions.keeps = (
+                has_spare
+                and not is_shared
+                and not database.in_autocommit(connection)
+                and (opened is None or may_be_bound(opened, connection, mapper))
+            )
         return alone
 
     def _work(self, *, alone: bool) -> None:
         """Put the parts of a run together, and let them work."""
-        self._hands = hands = Hands[T](
-            self._runtime, self._stopping, limit=self.limit, slots=self.concurrency
-        )
-        heartbeat = Heartbeat(
-            self.lanes,
-            self._transactions,
-            lambda: self._in_hand,
-            max_runtime=self.max_runtime,
-            slots=self.concurrency,
-        )
-        turns = Turns(
-            self.lanes,
-            self._transactions,
-            self._owner_name,
-            self.delete,
-            self.options,
-            self._delay_of,
-            heartbeat.wait_for_renewal,
-            shows=self.on_outcome is not None,
-        )
+        shows = self.on_outcome is not None
+        turns = Turns(self.lanes, self._owner_name, self._calls, shows=shows)
         wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
-        self._loop = loop = Loop(
-            turns, self._owner_name, self.poll, self.interval.total_seconds(), wakeups
-        )
-        hands.loops.append(loop)
-        attempts = Attempts(
+        loop = Loop(turns, self.poll, self.interval.total_seconds(), wakeups)
+        self._crew = crew = self._crew_kind(
+            self._runtime,
+            [loop],
             self._calls,
-            self._transactions,
-            heartbeat.wait_for_renewal,
+            self._tell,
             self._stopping,
-            self.delete,
-            self.options,
-            self._delay_of,
+            self.limit,
+            self.concurrency,
+            self.grace,
+            self.drain,
+            alone,
         )
-        reaper = Reaper(loop, hands, self.lanes, self.reap_every, self.max_runtime)
+        heartbeat = Heartbeat(crew, loop, self.max_runtime)
+        self._calls.wait_for_renewal = heartbeat.wait_for_renewal
+        reaper = Reaper(crew, loop, self.lanes, self.reap_every, self.max_runtime)
         with ExitStack() as stack:
             if not alone:
                 heartbeat.begin(stack)
-            own: list[Chore] = [reaper]
+            crew.chores.append(reaper)
             if wakeups is not None:
                 stack.enter_context(wakeups)
-            if (kept := self._transactions.kept) is not None:
-                stack.callback(kept.run)
-                own.append(kept)
+            stack.callback(self._transactions.give_back)
             reaper.run()
-            beside = chores_beside(stack, loop, hands, lambda: self.stuck)
-            self._crew_kind(
-                self._runtime,
-                hands,
-                attempts,
-                [*own, *beside],
-                self._tell,
-                self.drain,
-                self._stopping,
-                self.grace,
-                alone,
-            ).work()
-
-    @property
-    def _in_hand(self) -> list[InHand[T]]:
-        """The jobs whose claims are renewed."""
-        assert self._hands is not None
-        with self._hands as hands:
-            return hands.all + [job for loop in hands.loops for job in loop.turns.aside]
+            add_chores_beside(stack, crew, loop, lambda: self.stuck)
+            crew.work()
 
     def _wakeups(self, *, alone: bool) -> Wakeups:
         return Wakeups(
@@ -389,7 +351,7 @@ class Worker(Generic[T]):
             shared=not alone,
         )
 
-    def _tell(self, result: TurnResult[T]) -> None:
+    def _tell(self, result: TurnResult) -> None:
         """Log and call back, after the commit of a turn."""
         log_finished(result.finished)
         if self.on_outcome is None and self.on_claim is None:
@@ -403,7 +365,7 @@ class Worker(Generic[T]):
                     if claim or claim.lost:
                         self.on_claim(claim)
 
-    def _delay_of(self, in_hand: InHand[T]) -> timedelta | None:
+    def _delay_of(self, in_hand: InHand) -> timedelta | None:
         """Return the delay of a failed job; None: the model counts no attempts."""
         if in_hand.attempts is None:
             return None
@@ -411,28 +373,28 @@ class Worker(Generic[T]):
         return delay_or_default(backoff, in_hand.attempts)
 
 
-def _checked_backoff(backoff: Backoff | None, lanes: Sequence[Lane[Any]]) -> Backoff | None:
-    if backoff is not None:
-        for lane in lanes:
-            check_backoff(lane.queue.mapping, backoff)
-    return backoff
+def _end_process(what: str) -> None:
+    """End the process: a call neither returns nor can be cut off, so no turn can follow."""
+    log.critical(
+        "%s has not returned, and its connection could not be closed: this process ends, so "
+        "that its supervisor starts another, and a reap returns its jobs to the queue",
+        what,
+    )
+    logging.shutdown()
+    os._exit(os.EX_SOFTWARE)
 
 
-def _check_delete(delete: bool | None) -> None:
-    if not isinstance(delete, bool | None):
-        raise ArgumentError(
-            f"delete= takes True, False, or None for what the model says, not {delete!r}"
-        )
-
-
-def _checked_numbers(concurrency: int, limit: int | None) -> tuple[int, int | None]:
+def _check_numbers(concurrency: Any, limit: Any, delete: Any) -> None:
     if not isinstance(concurrency, int) or concurrency < 1:
         raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
     if limit is not None and (not isinstance(limit, int) or limit < concurrency):
         raise ArgumentError(
             f"limit is a number of jobs, at least concurrency ({concurrency}): {limit!r}"
         )
-    return concurrency, limit
+    if not isinstance(delete, bool | None):
+        raise ArgumentError(
+            f"delete= takes True, False, or None for what the model says, not {delete!r}"
+        )
 
 
 class WorkerOptions(TypedDict, total=False):

@@ -84,7 +84,7 @@ def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untou
         )
 
     warned = [each for each in caplog.records if hasattr(each, "job_key")][-1]
-    assert "an earlier try of this worker has finished it" in warned.getMessage()
+    assert "a finish, perhaps our own, if the answer to its COMMIT was lost" in warned.getMessage()
     assert told == []  # nobody knows
     assert workers.rows() == {"a": ("done", 1, None)}
 

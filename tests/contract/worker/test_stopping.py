@@ -416,7 +416,7 @@ def test_after_the_grace_awaited_handlers_are_cancelled_and_their_jobs_released(
     released = ("unclaimed", 0, None)
     assert awaiting.rows() == {"a": released, "b": ("done", 1, None), "c": released}
     (overdue,) = [each for each in caplog.records if "still runs 0.2 s" in each.getMessage()]
-    assert "its handler is cancelled, and its job is released" in overdue.getMessage()
+    assert "its job is released, and its handler is cancelled" in overdue.getMessage()
     assert vars(overdue)["job_class"] == "Task"
 
 

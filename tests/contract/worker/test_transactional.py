@@ -168,7 +168,7 @@ ENDINGS = {
         lambda session, invoice: session.connection().get_transaction().rollback(),  # type: ignore[union-attr]
         error=SAVEPOINTS,
     ),
-    "begin": Ending(begins, error=f"use session.{SAVEPOINTS}"),
+    "begin": Ending(begins, error="already begun"),
     "savepoints": Ending(with_savepoints, "done", True, marks=ALL),
     "COMMIT": Ending(commits_by_sql, booked=True, error=BEHIND, marks=ALL),
     "COMMIT and more": Ending(goes_on_after(commits_by_sql), booked=True, error=BEHIND, marks=ALL),
@@ -394,7 +394,7 @@ def test_a_job_that_others_took_after_a_failed_commit_is_not_reported_as_done(
 
     assert (entries(workers.plain), states(workers)) == ([], {"a": status})
     assert told == []
-    assert "its claim is gone" in caplog.text
+    assert "its claim was lost to a reap, another owner" in caplog.text
 
 
 @ANYWHERE
