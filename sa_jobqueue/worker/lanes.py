@@ -188,7 +188,7 @@ class Lane(Generic[T]):
 
     @property
     def parts(self) -> Sequence[Lane[T]]:
-        """The lanes that its jobs are handled in: more than one if they have several handlers."""
+        """The lanes that its jobs are handled in, one for each handler."""
         return (self,)
 
     def part_of(self, job: T) -> Lane[T]:

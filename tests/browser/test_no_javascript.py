@@ -57,7 +57,7 @@ def test_every_page_and_every_action_works(visit: Open, session: Session) -> Non
     expect(title(page)).to_have_text("Workers")
     follow(page, "Doctor")
     press(page, "Look again")
-    expect(page.get_by_role("region", name="emails")).to_contain_text("All is well")
+    expect(page.get_by_role("region", name="emails")).to_contain_text("facts")
 
     found = statuses(session)
     assert (found.pop(911), set(found.values())) == ("cancelled", {"unclaimed"})
