@@ -64,6 +64,13 @@ def engine_of(open_session: Callable[[], Session], lanes: Sequence[Lane[Any]]) -
                 "transactional handlers need sessions that commit in one phase: give the worker a "
                 "sessionmaker without twophase=True"
             )
+        try:
+            session.commit()  # it writes nothing, but listeners may refuse it
+        except Exception as error:
+            raise ArgumentError(
+                "a worker commits its sessions itself, and a listener of this sessionmaker refuses "
+                f"that ({error}): give the Engine, or a sessionmaker without the listener"
+            ) from error
     return bind
 
 
