@@ -67,6 +67,7 @@ def test_failed_jobs_are_listed_with_their_errors(shell: Shell) -> None:
     assert newest == {
         "queue": "crate",
         "key": [2],
+        "job": None,
         "attempts": 5,
         "failed_at": "2020-01-01T00:02:00+00:00",
         "last_error": "later",

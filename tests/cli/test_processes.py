@@ -103,7 +103,7 @@ def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
 
     assert process.wait(30) == 0
     listener.wait_for_silence()
-    listener.wait_for("its handler is cancelled, and its job is released")
+    listener.wait_for("its job is released, and its handler is cancelled")
     (ended,) = listener.wait_for("it is ended, although threads still run: ")
     assert "asyncio_0" in ended["message"]
     assert read(bakery, Loaf.status) == ["unclaimed"]

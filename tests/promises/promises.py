@@ -53,8 +53,8 @@ PROMISES = (
         ("tests/crash/test_reaped_workers.py",),
         Edit(
             "verbs/reap.py",
-            "if state is OwnerState.DEAD]",
-            "if state is OwnerState.DEAD and not name]",
+            "if state is OwnerState.DEAD}",
+            "if state is OwnerState.DEAD and not name}",
         ),
     ),
     Promise(
@@ -76,8 +76,8 @@ PROMISES = (
         ("tests/crash/test_reaped_workers.py",),
         Edit(
             "verbs/reap.py",
-            "attempts_used_up(mapping).label(",
-            "(~attempts_used_up(mapping)).label(",
+            "            attempts_used_up(mapping),",
+            "            ~attempts_used_up(mapping),",
         ),
     ),
     Promise(
@@ -86,8 +86,8 @@ PROMISES = (
         ("tests/contract/finish/test_fence.py",),
         Edit(
             "fence/statements.py",
-            "    if not kind.unmarked:\n        owner, date",
-            "    if kind.unmarked and kind.renewed:\n        owner, date",
+            "    if not unmarked:\n        owner, date",
+            "    if unmarked and renewed:\n        owner, date",
         ),
     ),
     Promise(
@@ -138,8 +138,8 @@ PROMISES = (
         ("tests/contract/reap/test_reap.py",),
         Edit(
             "verbs/reap.py",
-            "if state is OwnerState.UNKNOWN]",
-            "if state is not OwnerState.DEAD]",
+            "if state is OwnerState.UNKNOWN}",
+            "if state is not OwnerState.DEAD}",
         ),
     ),
     Promise(
@@ -148,8 +148,8 @@ PROMISES = (
         ("tests/contract/reap/test_reap.py",),
         Edit(
             "verbs/reap.py",
-            "if state is OwnerState.DEAD]",
-            "if state is not OwnerState.ALIVE]",
+            "if state is OwnerState.DEAD}",
+            "if state is not OwnerState.ALIVE}",
         ),
     ),
     Promise(

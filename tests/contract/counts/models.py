@@ -113,6 +113,7 @@ def add(session: Session, *jobs: Any) -> None:
 
 def keys_in_claim_order(session: Session, queue: JobQueue[Any]) -> list[tuple[Any, ...]]:
     """Return the keys of all due jobs as claims would take them; roll the claim back."""
+    session.commit()  # on InnoDB, a strict claim begins its transaction
     names = [key.key for key in queue.mapping.key_attributes]
     claimed = queue.claim(session, owner="oracle", limit=1_000)
     keys = [tuple(getattr(job, name) for name in names) for job in claimed]
