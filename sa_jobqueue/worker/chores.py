@@ -26,14 +26,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.orm import Session
 
 from ..dialects import is_refusal, is_transient
-from ..dialects.connections import driver_errors
-from ..errors import MissingTable
 from ..fence.token import Fence
 from ..model.keys import CONTROL, SCHEDULES
 from ..sessions.transactions import connected_outside_pool, run_in_transaction
@@ -42,6 +40,7 @@ from .crew import Crew, Loop
 from .in_hand import Ended, InHand, lock_free_rows, log_lost
 from .lanes import NOT_YET, Lane, claims_lost_by
 from .transactions import cause_of
+from .tried_chore import SOON, TriedChore
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -50,10 +49,6 @@ REAP_EVERY = timedelta(seconds=10)
 
 #: Renewals in one lease: two of them may fail.
 BEATS_PER_LEASE = 3
-
-#: The pause before a reap that would reap our own claims; the longest pause before a failed renewal
-#: is tried again.
-SOON = timedelta(seconds=1)
 
 #: How long a finish waits for a renewal that is under way, in seconds: a renewal that hangs must
 #: not block the finish for ever.
@@ -91,53 +86,6 @@ def add_chores_beside(
                     "the metadata of its table",
                     lane.queue,
                 )
-
-
-@dataclass(eq=False)
-class TriedChore:
-    """A chore whose parts are tried again and again: an error is logged when it comes, not always.
-
-    Missing tables are logged once for all parts.
-
-    Attributes:
-        lanes: for whose queues it is done.
-        without: what the worker goes on without while its tables are missing, for the log.
-        due_at: when it is due, by time.monotonic().
-    """
-
-    crew: Crew
-    loop: Loop
-    lanes: Sequence[Lane[Any]]
-
-    without: ClassVar[str]
-    due_at = 0.0
-
-    def __post_init__(self) -> None:
-        self.queues = [lane.queue for lane in self.lanes]
-        self.transactions = self.loop.turns.transactions
-        self.engine = self.transactions.engine
-        self._logged: dict[str, type[Exception]] = {}  # the error of each part
-
-    def attempt(self, part: str, work: Callable[[], object]) -> bool:
-        """Call `work`, which is named `part` in the log; tell whether it succeeded."""
-        try:
-            work()
-        except MissingTable as error:  # it says the way out; a traceback adds nothing
-            if MissingTable not in self._logged.values():
-                log.warning("the worker goes on without %s: %s", self.without, error)
-            self._logged[part] = MissingTable
-        except Exception as error:
-            if self.transactions.is_temporary(error):
-                log.info("%s failed; the worker tries again: %s", part, cause_of(error))
-            elif self._logged.get(part) is not type(error):
-                self._logged[part] = type(error)
-                refused = any(driver_errors(error))
-                what = f"the database refuses {part}" if refused else f"{part} failed"
-                log.error("%s; the worker tries again: %s", what, cause_of(error), exc_info=error)
-        else:
-            self._logged.pop(part, None)
-            return True
-        return False
 
 
 @dataclass(eq=False)

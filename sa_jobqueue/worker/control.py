@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from ..control import ControlTables, read_control, register_worker, unregister_worker
 from ..sessions.transactions import connected, run_in_transaction
 from ..sessions.writer import writing
-from .chores import TriedChore
+from .tried_chore import TriedChore
 
 log = logging.getLogger("sa_jobqueue.worker")
 

@@ -11,7 +11,7 @@ from functools import partial
 from ..schedules import Schedules
 from ..schedules.declared import declared_for
 from ..sessions.transactions import connected, run_in_transaction
-from .chores import SOON, TriedChore
+from .tried_chore import SOON, TriedChore
 
 #: The longest pause between two looks for due schedules, give or take a fifth.
 LOOK_EVERY = timedelta(seconds=10)
