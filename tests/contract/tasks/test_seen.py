@@ -26,6 +26,7 @@ def command(engine: Engine, *words: str) -> str:
     url = engine.url.render_as_string(hide_password=False)
     with pytest.MonkeyPatch.context() as patch:  # the command sets up the log of its process
         patch.setattr(logging.root, "handlers", [])
+        patch.setattr(logging.root, "level", logging.WARNING)
         done = CliRunner(env={"COLUMNS": "200"}).invoke(
             cli, [words[0], TARGET, "--url", url, *words[1:]]
         )
