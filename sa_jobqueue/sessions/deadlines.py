@@ -41,7 +41,7 @@ from sqlalchemy.engine import Dialect
 
 from ..ages import duration_text
 from ..dialects import database_of, database_of_dialect
-from ..dialects.connections import call_for, connected_apart, file_number
+from ..dialects.connections import call_for, connect_errors, connected_apart, file_number
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -194,11 +194,13 @@ class Deadlines:
             longest, now = self.longest.total_seconds(), time.monotonic()
             for call in self._slow(now):
                 age = now - call.began
-                if not call.is_seen:
-                    self._see(call)
-                elif self.is_late(call.began) and not call.was_cut:
-                    self._cut(call)
-                elif age >= HOPELESS * longest and call in self._calls:
+                # The connection may just have been closed, and its driver then answers nothing.
+                with suppress(*connect_errors(call.dialect), ValueError):
+                    if not call.is_seen:
+                        self._see(call)
+                    elif self.is_late(call.began) and not call.was_cut:
+                        self._cut(call)
+                if age >= HOPELESS * longest and call.was_cut and call in self._calls:
                     self._over.set()
                     self._give_up(call.what)
 

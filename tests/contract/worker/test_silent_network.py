@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, NullPool, event, text
+from sqlalchemy.exc import DBAPIError
 
+# Inner: no test can close a worker's connection while its own call sleeps.
+from sa_jobqueue.sessions.deadlines import Deadlines
 from tests.contract.worker.driver import Workers
 from tests.models import Task
 from tests.proxy import Proxy
@@ -214,3 +217,22 @@ def test_a_worker_goes_on_whose_new_connections_go_silent_before_their_first_sta
         workers.add("b")
         until(lambda: workers.statuses() == {"a": "done", "b": "done"})
     assert len(silent) == 2
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_connection_that_is_closed_under_a_call_does_not_end_the_deadlines_of_others(
+    engine: Engine,
+) -> None:
+    """psycopg2 tells no file number of a closed connection, but raises."""
+    with Deadlines(engine, timedelta(seconds=0.5)) as deadlines:
+        with engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            driver.close()
+            deadlines.call(engine.dialect, driver, "a call", lambda: time.sleep(0.8))
+            connection.invalidate()
+        began = time.monotonic()
+        with engine.connect() as connection, pytest.raises(DBAPIError):
+            connection.execute(text("SELECT pg_sleep(9)"))
+
+    assert time.monotonic() - began < 5
