@@ -1,8 +1,8 @@
 """Benchmarks: sa_jobqueue beside hand-written SQL and its peers, in one run.
 
 ``python -m benchmarks NAME --database postgresql`` runs the command ``main`` of benchmarks/NAME.py
-and writes its figures to ``benchmarks/results/NAME-DATABASE.json``; docs/performance.md says how
-to read them. ``python -m benchmarks.NAME`` does the same.
+and writes its figures to ``benchmarks/results/NAME-DATABASE.json``;
+docs/internals/performance.md says how to read them. ``python -m benchmarks.NAME`` does the same.
 
 To add a benchmark, write one file, benchmarks/NAME.py. It says what is measured and which variants
 are compared; the harness does the rest:

@@ -49,7 +49,7 @@ repository = addresses["Source"]
 # Types of other packages, and type variables, have no entry here. What docstrings name must have.
 nitpick_ignore_regex = [
     ("py:class", r"[A-Z_]\w*|\w+(\.\w+)+|timedelta|datetime|(async_)?sessionmaker"),
-    ("py:exc", "DBAPIError|IntegrityError"),
+    ("py:exc", "DBAPIError|IntegrityError|InvalidRequestError"),
     ("py:obj", r"typing\.~\w+"),
 ]
 

@@ -32,7 +32,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import String
 
 from sa_jobqueue import JobMixin, JobQueue, JobStatus, is_transient, reap
-from sa_jobqueue.dialects import database_of
+from sa_jobqueue.databases import database_of
 from sa_jobqueue.migration import (
     backfill,
     create_job_indexes,

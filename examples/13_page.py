@@ -73,8 +73,8 @@ def visit(client: TestClient) -> None:
     print("a stranger:", client.get("/jobs/").status_code)
     client.auth = ("bo", "peep")
     page = client.get("/jobs/queues/confirmations").text
-    print("bo sees:", ", ".join(sorted(re.findall(r"no mailbox for [\w@.]+", page))))
-    form = {"verb": "retry_failed"}
+    print("bo sees:", ", ".join(sorted({*re.findall(r"no mailbox for [\w@.]+", page)})))
+    form = {"all": "retry", "show": "failed"}
     print("bo retries:", title(send(client, form)))
     client.auth = ("ada", "lovelace")
     preview = send(client, form)
@@ -132,6 +132,6 @@ if __name__ == "__main__":
 # a stranger: 401
 # bo sees: no mailbox for ann@example.com, no mailbox for bo@example.com
 # bo retries: You may read only
-# ada retries: Retry all 2 failed jobs?
+# ada retries: Retry all 2 jobs?
 # ada confirms: 2 jobs retried
 # from another site: Refused

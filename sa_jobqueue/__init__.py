@@ -27,13 +27,14 @@ that a verb returns, and that nobody constructs, live with the verb: in
 import sys
 from importlib import import_module
 
-from .counts.position import position, waiting_time
+from .counts.position import position
 from .counts.stats import count_by_status, stats
-from .dialects import assume_locks, is_transient
-from .dialects.clock import utc_now
+from .databases import assume_locks, is_transient
+from .databases.clock import utc_now
 from .errors import (
     ArgumentError,
     ClaimLost,
+    JobFailed,
     JobQueueError,
     LockLost,
     LockNotHeld,
@@ -45,6 +46,7 @@ from .errors import (
 from .fence.claim import Claim, fence_of, with_fence
 from .fence.token import Fence
 from .model.mixins import (
+    ExpiryMixin,
     JobMixin,
     PriorityMixin,
     QueueColumns,
@@ -59,7 +61,7 @@ from .owners.named_lock import NamedLock, named_lock
 from .owners.owner import Owner, connection_owner
 from .queue import JobQueue, claim_statements
 from .rounds import round_progress, start_round
-from .strategies.advisory_locks import advisory_session
+from .strategies.advisory import advisory_session
 from .verbs.backoff import Backoff, ConstantBackoff, ExponentialBackoff
 from .verbs.claim import claim, claimed_by
 from .verbs.enqueue import enqueue
@@ -67,6 +69,7 @@ from .verbs.finish import cancel_claimed, complete, fail, release, renew
 from .verbs.manage import cancel, prune, reprioritize, retry
 from .verbs.reap import reap
 from .version import __version__
+from .waiting import wait
 
 __all__ = [
     "TRANSITIONS",
@@ -75,8 +78,10 @@ __all__ = [
     "Claim",
     "ClaimLost",
     "ConstantBackoff",
+    "ExpiryMixin",
     "ExponentialBackoff",
     "Fence",
+    "JobFailed",
     "JobMixin",
     "JobQueue",
     "JobQueueError",
@@ -123,7 +128,7 @@ __all__ = [
     "start_round",
     "stats",
     "utc_now",
-    "waiting_time",
+    "wait",
     "with_fence",
 ]
 

@@ -1,4 +1,4 @@
-"""How long something lasts or has lasted, for people to read."""
+"""Durations, rates and numbers of things, for people to read."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ def age_text(age: timedelta | None, unknown: str = "-") -> str:
     return f"{seconds}s"
 
 
+def rough_text(age: timedelta) -> str:
+    """Write a duration in one unit: ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
+    seconds = max(int(age.total_seconds()), 0)
+    unit, name = next(((size, name) for size, name, *_ in _UNITS if seconds >= size), (1, "s"))
+    return f"{seconds // unit} {name}"
+
+
 def duration_text(duration: timedelta | float) -> str:
     """Write a duration, or so many seconds, as in a sentence: ``1.2 s``, ``2 h 5 min``."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
@@ -29,3 +36,15 @@ def duration_text(duration: timedelta | float) -> str:
     unit, name, part, part_name = next(each for each in _UNITS if seconds >= each[0])
     whole, rest = divmod(round(seconds / part), unit // part)
     return f"{whole} {name} {rest} {part_name}" if rest else f"{whole} {name}"
+
+
+def rate_text(rate: float | None, unknown: str = "-") -> str:
+    """Write a number for each second, with two digits where it is small."""
+    if rate is None:
+        return unknown
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def count_text(number: int, what: str) -> str:
+    """Write a number of things: ``1 job``, ``2 jobs``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -21,9 +21,10 @@ import json
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from sqlalchemy import (
@@ -42,14 +43,14 @@ from sqlalchemy import (
     union_all,
 )
 
-from .dialects import database_of
-from .dialects.clock import as_utc, utc_now
+from .databases import database_of
+from .databases.clock import as_utc, utc_now
 from .errors import ArgumentError, NotClaimed
 from .fence.claim import fence_of, jobs_with_keys
 from .fence.token import Fence
 from .model.columns import OWNER_LENGTH, timestamp_type
-from .model.keys import CONTROL, beside, key_json, mapping_of_queue, queue_name
-from .model.mapping import QueueMapping, any_mapping_of
+from .model.keys import CONTROL, beside, key_json, mapping_of_queue, queue_name, table_in
+from .model.mapping import any_mapping_of
 from .model.status import status_is
 from .owners.alive import OwnerState, owner_states
 from .sessions.transactions import missing_tables_named
@@ -110,41 +111,37 @@ def control_tables(
     if CONTROL in metadata.info:
         found: ControlTables = metadata.info[CONTROL]
         return found
-    for end in ("workers", "pauses", "stops"):
-        name, within = f"{prefix}_{end}", schema or metadata.schema
-        if (name if within is None else f"{within}.{name}") in metadata.tables:
+
+    def table(end: str, *items: Any) -> Table:
+        name = f"{prefix}_{end}"
+        if table_in(metadata, name, schema) is not None:
             raise ArgumentError(f"the metadata has a table {name!r}: give another prefix=")
-    workers = Table(
-        f"{prefix}_workers",
-        metadata,
+        return Table(name, metadata, *items, schema=schema)
+
+    def time(name: str) -> Column[Any]:
+        return Column(name, timestamp_type(), nullable=False)
+
+    workers = table(
+        "workers",
         Column("name", String(OWNER_LENGTH), primary_key=True),
         # Workers without an Owner may share a name.
         Column("host", String(HOST_LENGTH), primary_key=True),
         Column("pid", Integer, primary_key=True, autoincrement=False),
         Column("queues", Text, nullable=False),
-        Column("since", timestamp_type(), nullable=False),
-        Column("seen_at", timestamp_type(), nullable=False),
+        time("since"),
+        time("seen_at"),
         Column("jobs", Integer, nullable=False),
         Column("stuck", String(STUCK_LENGTH)),
-        schema=schema,
     )
-    pauses = Table(
-        f"{prefix}_pauses",
-        metadata,
-        Column("queue", String(QUEUE_LENGTH), primary_key=True),
-        Column("since", timestamp_type(), nullable=False),
-        schema=schema,
-    )
-    stops = Table(
-        f"{prefix}_stops",
-        metadata,
+    pauses = table("pauses", Column("queue", String(QUEUE_LENGTH), primary_key=True), time("since"))
+    stops = table(
+        "stops",
         Column("queue_table", String(QUEUE_LENGTH), primary_key=True),
         Column("job_key", String(KEY_LENGTH), primary_key=True),
         Column("owner", String(OWNER_LENGTH), nullable=False),
-        Column("owner_date", timestamp_type(), nullable=False),
-        Column("since", timestamp_type(), nullable=False),
+        time("owner_date"),
+        time("since"),
         Index(f"{prefix}_stops_owner", "owner"),
-        schema=schema,
     )
     metadata.info[CONTROL] = tables = ControlTables(workers, pauses, stops)
     _metadata.add(metadata)
@@ -157,29 +154,30 @@ names_missing_tables = missing_tables_named(
 )
 
 
-def tables_for(given: ControlTables | None, mapping: QueueMapping | None = None) -> ControlTables:
-    """Return the given tables, those in a queue's metadata, or the only ones of the process.
+def tables_for(given: ControlTables | None, *queues: Any) -> ControlTables:
+    """Return the given tables, those beside the first queue, or the only ones of the process.
 
     Raises:
         ArgumentError: there are none, or several.
     """
     if given is not None:
         return given
-    if mapping is None:
-        known: list[ControlTables] = [metadata.info[CONTROL] for metadata in _metadata]
-        if len(known) == 1:
-            return known[0]
-        raise ArgumentError(
-            f"this process has {len(known)} sets of control tables: name yours by tables=, "
-            "as control_tables(metadata) returns it"
-        )
-    found: ControlTables | None = beside(mapping, CONTROL)
-    if found is None:
-        raise ArgumentError(
+    if queues:
+        mapping = mapping_of_queue(queues[0])
+        known = [found] if (found := beside(mapping, CONTROL)) else []
+        wrong = (
             f"the metadata of {mapping} has no control tables: call control_tables(metadata) "
             "with the metadata of its table, before the tables are created"
         )
-    return found
+    else:
+        known = [metadata.info[CONTROL] for metadata in _metadata]
+        wrong = (
+            f"this process has {len(known)} sets of control tables: name yours by tables=, "
+            "as control_tables(metadata) returns it"
+        )
+    if len(known) != 1:
+        raise ArgumentError(wrong)
+    return cast("ControlTables", known[0])
 
 
 @dataclass(frozen=True)
@@ -208,7 +206,7 @@ def pause(session: AnySession, queue: Any, *, tables: ControlTables | None = Non
         ArgumentError: no queue, or there are no control tables.
         MissingTable: the database does not have them.
     """
-    session, pauses = session_of(session), tables_for(tables, mapping_of_queue(queue)).pauses
+    session, pauses = session_of(session), tables_for(tables, queue).pauses
     name = queue_name(queue)
     if session.scalar(select(pauses.c.queue).where(pauses.c.queue == name)) is not None:
         return False
@@ -225,7 +223,7 @@ def resume(session: AnySession, queue: Any, *, tables: ControlTables | None = No
     Raises:
         ArgumentError, MissingTable: as for :func:`pause`.
     """
-    pauses = tables_for(tables, mapping_of_queue(queue)).pauses
+    pauses = tables_for(tables, queue).pauses
     ours = pauses.c.queue == queue_name(queue)
     gone: Any = session_of(session).execute(pauses.delete().where(ours))
     return bool(gone.rowcount)
@@ -269,12 +267,9 @@ def request_stop(session: AnySession, job: Any, *, tables: ControlTables | None 
             "in [job for job in jobs if request_stop(session, job)]"
         )
     ((job, mapping, identity),) = jobs
-    statuses, stops = mapping.during, tables_for(tables, mapping).stops
-    try:
+    statuses, stops = mapping.during, tables_for(tables, mapping.entity).stops
+    with suppress(NotClaimed):  # the class need not declare the status of a claim that we know
         token = fence_of(job).token
-    except NotClaimed:
-        pass
-    else:  # the class need not declare the status of a claim that we know
         statuses = statuses if token.hold else (*statuses, token.status)
     status, owner = mapping.column("status"), mapping.column("owner")
     claimed_now: Any = select(owner, mapping.column("owner_date")).where(
@@ -346,7 +341,7 @@ def read_control(
         MissingTable: the database does not have them.
     """
     queues = list(queues)
-    found = tables_for(tables, mapping_of_queue(queues[0]) if queues else None)
+    found = tables_for(tables, *queues)
     stops, pauses = found.stops.c, found.pauses.c
     owners = [owner] if isinstance(owner, str) else list(owner)
     # The stops come first: a UNION takes its types from there, and NULL has none.
@@ -446,7 +441,7 @@ def register_worker(
         MissingTable: the database does not have them.
     """
     queues, session = list(queues), session_of(session)
-    table = (found := tables_for(tables, mapping_of_queue(queues[0]) if queues else None)).workers
+    table = (found := tables_for(tables, *queues)).workers
     names = json.dumps([queue_name(queue) for queue in queues])
     row = {"queues": names, "jobs": jobs, "stuck": stuck, "seen_at": utc_now()}
     written: Any = session.execute(table.update().where(*_is_ours(found, name)).values(row))

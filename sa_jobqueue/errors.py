@@ -51,6 +51,23 @@ class NotClaimed(JobQueueError):
     """
 
 
+class JobFailed(JobQueueError):
+    """A job that was waited for has failed for good, or was cancelled.
+
+    Attributes:
+        job: the job, as text.
+        status: the status that it has.
+        reason: what its ``last_error`` says; None without RetryMixin.
+    """
+
+    def __init__(self, job: str, status: str, reason: str | None) -> None:
+        self.job, self.status, self.reason = job, status, reason
+        super().__init__(f"{job} is {status}: {reason or 'nobody has told why'}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.job, self.status, self.reason)
+
+
 class HandlerTimeout(JobQueueError, TimeoutError):
     """A handler did not end within its timeout, so its attempt has failed.
 

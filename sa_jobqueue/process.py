@@ -110,7 +110,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def signals_handled(
-    handler: Callable[[int, Any], object], *signals: signal.Signals
+    handler: Callable[[int, Any], object] | signal.Handlers, *signals: signal.Signals
 ) -> Iterator[None]:
     """Have signals call a handler; afterwards restore the handlers that they had before."""
     before = {number: signal.signal(number, handler) for number in signals}

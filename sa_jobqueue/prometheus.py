@@ -10,11 +10,13 @@ queues' depth and age, which it reads from the database at each scrape. In a pro
     REGISTRY.register(QueueCollector(engine, [outbox, reports]))
     start_http_server(9100)
 
-The only labels are the name of the queue, the event and the state of workers.
+The only labels are the name of the queue, the event and the state of workers; and the name of the
+database, if there are several: ``QueueCollector({"eu": engine_a, "us": engine_b}, [outbox])``.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -23,17 +25,20 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError
 
-from .counts import QueueStats, overview
-from .counts.count import queues_there
+from .counts import QueueStats
+from .counts.reading import look
 from .events import Event
 from .events.listeners import Remembered, observe
+from .model.columns import first_line
 from .model.keys import queues_by_name
 from .owners.alive import OwnerState
 from .queue import job_queue_of
 
 __all__ = ["QueueCollector", "count_events"]
+
+log = logging.getLogger("sa_jobqueue.prometheus")
 
 #: The value of the label ``event`` for each event of the seam.
 COUNTED = {
@@ -104,57 +109,75 @@ class QueueCollector(Collector):
 
     A scrape reads by indexes alone, and counts no further than ``Count`` does. What no index finds
     has no sample: see ``__queue_args__ = {"failed_index": True}``. A queue whose table is missing
-    has no sample either.
+    or locked has no sample either: each statement may take five seconds.
 
     Args:
-        engine: a synchronous one; each scrape takes a connection of its pool.
+        engine: a synchronous one; each scrape takes a connection of its pool. Or several, by the
+            names of their databases, which are then a label.
         queues: mapped classes, JobQueues or steps of workflows; or these by names of your own.
 
     Raises:
         ArgumentError: something is no queue, or two have one name.
     """
 
-    def __init__(self, engine: Engine, queues: Mapping[str, Any] | Iterable[Any]) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: Engine | Mapping[str, Engine], queues: Mapping[str, Any] | Iterable[Any]
+    ) -> None:
+        self._engines = engine if isinstance(engine, Mapping) else {None: engine}
         named = queues_by_name(queues)
         self._queues = {name: job_queue_of(queue) for name, queue in named.items()}
 
     def describe(self) -> Iterator[Metric]:
         """Name the gauges without a look into the database, as a registry asks for it."""
-        return iter(_gauges({}))
+        return iter(self._gauges({}))
 
     def collect(self) -> Iterator[Metric]:
-        """Read the queues.
+        """Read the queues; of several databases one that is away leaves the others readable.
 
         Raises:
-            DBAPIError: the database could not be read; the scrape fails.
+            DBAPIError: the only database could not be read; the scrape fails.
         """
-        with Session(self._engine) as session:
-            there = queues_there(session.connection(), self._queues)
-            found = overview(session, there.values())
-        return iter(_gauges(dict(zip(there, found, strict=True))))
+        seen: dict[tuple[str, ...], QueueStats] = {}
+        for database, engine in self._engines.items():
+            place = () if database is None else (database,)
+            try:
+                found: Mapping[str, Any] = look(engine, self._queues)
+            except DBAPIError as error:
+                if database is None:
+                    raise
+                found = {"": error}
+            for name, it in found.items():
+                if isinstance(it, QueueStats):
+                    seen[*place, name] = it
+                elif it is not None:
+                    which = " ".join(filter(None, (*place, name)))
+                    log.warning("%s has no metrics now: %s", which, first_line(it.orig))
+        return iter(self._gauges(seen))
 
+    def _gauges(self, found: Mapping[tuple[str, ...], QueueStats]) -> list[Metric]:
+        place = [] if None in self._engines else ["database"]
 
-def _gauges(found: Mapping[str, QueueStats]) -> list[Metric]:
-    due = _gauge("due_jobs", "Jobs that can be claimed now; counted up to 10,000.")
-    oldest = _gauge("oldest_due_seconds", "Seconds since the oldest due job became due.")
-    claimed = _gauge("claimed_jobs", "Jobs that are claimed; counted up to 10,000.")
-    failed = _gauge("failed_jobs", "Jobs that failed; counted up to 10,000.")
-    paused = _gauge("paused", "1 while the queue is paused.")
-    workers = _gauge("workers", "Workers of the queue, by their state.", "state")
-    for name, seen in found.items():
-        due.add_metric([name], seen.due.number)
-        oldest.add_metric([name], seen.oldest.total_seconds() if seen.oldest else 0)
-        claimed.add_metric([name], seen.claimed.number)
-        if seen.failed is not None:
-            failed.add_metric([name], seen.failed.number)
-        if seen.workers is not None:
-            paused.add_metric([name], float(seen.paused is not None))
-            states = [worker.state for worker in seen.workers]
-            for state in OwnerState:
-                workers.add_metric([name, state.value], states.count(state))
-    return [due, oldest, claimed, failed, paused, workers]
+        def gauge(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"jobqueue_{name}", help_, labels=[*place, "queue", *labels])
 
-
-def _gauge(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"jobqueue_{name}", help_, labels=["queue", *labels])
+        due = gauge("due_jobs", "Jobs that can be claimed now; counted up to 10,000.")
+        behind = gauge("behind_jobs", "Due jobs behind others of their key; counted up to 10,000.")
+        oldest = gauge("oldest_due_seconds", "Seconds since the oldest due job became due.")
+        claimed = gauge("claimed_jobs", "Jobs that are claimed; counted up to 10,000.")
+        failed = gauge("failed_jobs", "Jobs that failed; counted up to 10,000.")
+        paused = gauge("paused", "1 while the queue is paused.")
+        workers = gauge("workers", "Workers of the queue, by their state.", "state")
+        for labels, seen in found.items():
+            due.add_metric(labels, seen.due.number)
+            if seen.behind is not None:
+                behind.add_metric(labels, seen.behind.number)
+            oldest.add_metric(labels, seen.oldest.total_seconds() if seen.oldest else 0)
+            claimed.add_metric(labels, seen.claimed.number)
+            if seen.failed is not None:
+                failed.add_metric(labels, seen.failed.number)
+            if seen.workers is not None:
+                paused.add_metric(labels, float(seen.paused is not None))
+                states = [worker.state for worker in seen.workers]
+                for state in OwnerState:
+                    workers.add_metric([*labels, state.value], states.count(state))
+        return [due, behind, oldest, claimed, failed, paused, workers]

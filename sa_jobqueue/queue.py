@@ -24,14 +24,14 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from sqlalchemy import ColumnElement, Executable, Row
 from sqlalchemy.engine import Dialect
 
-from .counts.position import position_in, waiting_time_in
+from .counts.position import position_in
 from .counts.stats import QueueStats, count_jobs, overview
-from .dialects import database_of_dialect, dialect_of
+from .databases import database_of_dialect, dialect_of
 from .errors import ArgumentError
 from .fence.claim import Claim, jobs_with_keys
 from .model.keys import plain_queue
@@ -41,8 +41,7 @@ from .model.transitions import ended, retried
 from .owners.owner import Owner
 from .process import function_name
 from .sessions.writer import AnyConnection, AnySession
-from .strategies import AUTO, WAIT
-from .strategies.key_limits import arguments_text
+from .strategies import AUTO
 from .verbs import finish, manage
 from .verbs.backoff import LONGEST_AGE, Backoff, check_backoff, check_durations
 from .verbs.claim import claim_plan
@@ -50,6 +49,9 @@ from .verbs.enqueue import insert_jobs
 from .verbs.finish import OwnValues
 from .verbs.reap import Reaped, reap_claims
 from .verbs.turn import turn_in_one
+
+if TYPE_CHECKING:
+    from .rates import Rate
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,11 +66,13 @@ class Handler:
         function: called with each job, or with a session and a job.
         transactional: it is called with a session, whose commit finishes the job, too.
         timeout: how long it may run; None: without limit.
+        batch: it is called with a list of at most so many jobs; None: with one job.
     """
 
     function: Callable[..., Any]
     transactional: bool = False
     timeout: timedelta | None = None
+    batch: int | None = None
 
 
 class JobQueue(Generic[T]):
@@ -93,10 +97,16 @@ class JobQueue(Generic[T]):
             RetryMixin. None: the default, ``ExponentialBackoff()``.
         serial_by: an attribute, or a tuple of several, whose value is a key: of each
             key one job is claimed at a time, the oldest first.
-        limit_by: attributes, or tuples of them, each with how many jobs of one key
-            may be claimed at a time.
-        on_retry: ``"wait"``: a failed job keeps its key, of `serial_by`, until its next
-            attempt; ``"skip"``: other jobs of its key are claimed meanwhile.
+        limit_by: an attribute, or a tuple of several, with how many jobs of one key may be
+            claimed at a time.
+        rate: how many jobs may begin in a time, by all workers together; the metadata needs
+            :func:`sa_jobqueue.rates.rate_table`.
+        rate_by: an attribute, or a tuple of several, whose value is a key with a rate of its own.
+        listen: a channel of PostgreSQL: a NOTIFY on it wakes workers, such as that of a trigger
+            of your own. Other databases ignore it.
+        fair_by: an attribute, or a tuple of several, whose value is a key: keys that have due jobs
+            take turns, so that the backlog of one holds up no other. It needs an index of
+            ``__queue_args__["per_key"]``.
 
     Raises:
         ArgumentError: the arguments make no queue.
@@ -116,7 +126,10 @@ class JobQueue(Generic[T]):
         backoff: Backoff | None = None,
         serial_by: Any = None,
         limit_by: Mapping[Any, int] | None = None,
-        on_retry: str = WAIT,
+        rate: Rate | None = None,
+        rate_by: Any = None,
+        listen: str | None = None,
+        fair_by: Any = None,
     ) -> None:
         self.entity = entity
         self.plan = claim_plan(
@@ -129,7 +142,9 @@ class JobQueue(Generic[T]):
             strict=strict_order,
             serial_by=serial_by,
             limit_by=limit_by,
-            on_retry=on_retry,
+            rate=rate,
+            rate_by=rate_by,
+            fair_by=fair_by,
         )
         #: Where the queue's columns are in the entity.
         self.mapping = self.plan.mapping
@@ -141,13 +156,24 @@ class JobQueue(Generic[T]):
             check_backoff(self.mapping, backoff)
         self.lease = self.mapping.args.lease if lease is None else lease
         check_durations(zero=False, longest=LONGEST_AGE, lease=self.lease)
+        if listen is not None and not (isinstance(listen, str) and 0 < len(listen.encode()) < 64):
+            raise ArgumentError(
+                f"listen= takes the name of a channel, 1 to 63 bytes, not {listen!r}: PostgreSQL "
+                "cuts longer names"
+            )
+        #: The channel whose notifications wake workers, or None if the user has none of their own.
+        self.listen = listen
         #: What :meth:`handler` has declared.
         self.handled_by: Handler | None = None
 
     def __repr__(self) -> str:
         strict = ", strict_order=True" if self.plan.spec.strict else ""
-        limits = arguments_text(self.plan.spec.limits, self.plan.spec.on_retry)
-        return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{strict}{limits}>"
+        spec = self.plan.spec
+        limit = f", {spec.key_limit.argument}" if spec.key_limit else ""
+        rate = "" if spec.rate is None else f", rate={spec.rate}"
+        fair = f", fair_by=({', '.join(by.key for by in spec.fair_by)})" if spec.fair_by else ""
+        rest = f"{strict}{limit}{rate}{fair}"
+        return f"<JobQueue {self.mapping}, strategy={self.plan.strategy!r}{rest}>"
 
     # -- who handles its jobs -------------------------------------------
 
@@ -161,6 +187,19 @@ class JobQueue(Generic[T]):
     def handler(
         self, /, *, transactional: Literal[True], timeout: timedelta | None = None
     ) -> Callable[[Callable[[Any, T], R]], Callable[[Any, T], R]]: ...
+    @overload
+    def handler(
+        self,
+        /,
+        *,
+        batch: int,
+        transactional: Literal[False] = False,
+        timeout: timedelta | None = None,
+    ) -> Callable[[Callable[[list[T]], R]], Callable[[list[T]], R]]: ...
+    @overload
+    def handler(
+        self, /, *, batch: int, transactional: Literal[True], timeout: timedelta | None = None
+    ) -> Callable[[Callable[[Any, list[T]], R]], Callable[[Any, list[T]], R]]: ...
     def handler(
         self,
         function: Callable[..., Any] | None = None,
@@ -168,6 +207,7 @@ class JobQueue(Generic[T]):
         *,
         transactional: bool = False,
         timeout: timedelta | None = None,
+        batch: int | None = None,
     ) -> Any:
         """Have workers on this queue call a function with each job; a decorator.
 
@@ -178,21 +218,28 @@ class JobQueue(Generic[T]):
         one cannot be stopped: its worker finishes what else it has in hand, and its run ends
         with :class:`sa_jobqueue.worker.HandlerTimeout`, so that a supervisor replaces it.
 
+        With ``batch=100`` it gets a list of up to 100 jobs of one claim. What it returns or raises
+        is the outcome of each of them; a mapping of jobs to outcomes gives some jobs their own.
+        From its third attempt on, a job is alone in its list.
+
         Raises:
-            ArgumentError: the queue has a handler already, `timeout` is not longer than zero, or
-                the handler is no function or takes other arguments.
+            ArgumentError: the queue has a handler already, `timeout` is not longer than zero,
+                `batch` is less than 1, or the handler is no function or takes other arguments.
         """
         check_durations(zero=False, none=True, timeout=timeout)
+        if batch is not None and (not isinstance(batch, int) or batch < 1):
+            raise ArgumentError(f"batch is a number of jobs, at least 1: {batch!r}")
 
         def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-            check_handler(function, transactional=transactional)
+            declared = Handler(function, transactional, timeout, batch)
+            check_handler(declared)
             if self.handled_by is not None:
                 there = function_name(self.handled_by.function)
                 raise ArgumentError(
                     f"{self!r} has a handler already: {there}. Other jobs need a JobQueue "
                     "with criteria of its own"
                 )
-            self.handled_by = Handler(function, transactional, timeout)
+            self.handled_by = declared
             return function
 
         return declare if function is None else declare(function)
@@ -207,14 +254,15 @@ class JobQueue(Generic[T]):
         priority: int | None = None,
         run_at: datetime | None = None,
         skip_duplicates: bool = False,
+        update_duplicates: Any = None,
     ) -> int | None:
         """Insert jobs with the queue's `ready` status; see :func:`sa_jobqueue.enqueue`.
 
         The criteria are not checked: a row that does not fulfil them is inserted, and is a
         job of another queue.
         """
-        mapping, ready = self._mapping_of_jobs, self.ready
-        return insert_jobs(session, mapping, ready, rows, priority, run_at, skip_duplicates)
+        mapping, duplicates = self._mapping_of_jobs, (skip_duplicates, update_duplicates)
+        return insert_jobs(session, mapping, self.ready, rows, priority, run_at, *duplicates)
 
     def every(
         self,
@@ -225,6 +273,7 @@ class JobQueue(Generic[T]):
         values: Mapping[str, Any] | None = None,
         missed: str = "once",
         revision: int = 1,
+        database: str | None = None,
     ) -> None:
         """Declare a schedule, which inserts a job of this queue at each tick.
 
@@ -238,6 +287,8 @@ class JobQueue(Generic[T]):
             missed: what becomes of ticks while no scheduler ran: ``"skip"``, ``"once"`` (one job
                 for all) or ``"all"``.
             revision: raise it with each change of the declaration.
+            database: the only one where it ticks, of several that a worker has by name; None: it
+                ticks in each.
 
         Raises:
             ArgumentError: the arguments make no schedule, or cronsim is not installed.
@@ -252,6 +303,7 @@ class JobQueue(Generic[T]):
             values=values,
             missed=missed,
             revision=revision,
+            database=database,
         )
 
     # -- claims ---------------------------------------------------------
@@ -262,13 +314,10 @@ class JobQueue(Generic[T]):
         *,
         owner: str | int | Owner | None = None,
         limit: int = 1,
-        candidates_from: AnySession | None = None,
         options: Sequence[Any] = (),
     ) -> Claim[T]:
         """Claim up to `limit` jobs; see :func:`sa_jobqueue.claim`."""
-        return self.plan.claim(
-            session, owner=owner, limit=limit, candidates_from=candidates_from, options=options
-        )
+        return self.plan.claim(session, owner=owner, limit=limit, options=options)
 
     def claim_rows(
         self,
@@ -276,16 +325,13 @@ class JobQueue(Generic[T]):
         *,
         owner: str | int | Owner | None = None,
         limit: int = 1,
-        candidates_from: AnySession | None = None,
     ) -> Claim[Row[Any]]:
         """Claim plain rows: the table's columns, without entities.
 
         You can pass a Connection instead of a Session, which takes less time.
         Finish the Claim as a whole, or single rows by ``claim.fences[i]``.
         """
-        return self.plan.claim(
-            session, owner=owner, limit=limit, rows=True, candidates_from=candidates_from
-        )
+        return self.plan.claim(session, owner=owner, limit=limit, rows=True)
 
     def claimed_by(self, session: AnySession, owner: str | int | Owner) -> Claim[T]:
         """Return an owner's claims of this queue; see :func:`sa_jobqueue.claimed_by`."""
@@ -411,9 +457,9 @@ class JobQueue(Generic[T]):
             self._checked(jobs),
             "cancel",
             ended,
-            leaving=[self.ready],
+            leaving=self.statuses_left_by("cancel"),
             to=CANCELLED,
-            limited=bool(self.plan.spec.limits),
+            limited=bool(self.plan.spec.key_limit),
         )
 
     def retry(self, session: AnySession, jobs: Any) -> list[T]:
@@ -438,7 +484,9 @@ class JobQueue(Generic[T]):
             ArgumentError: a class without PriorityMixin, a priority that is no small
                 integer, or an entity of another table.
         """
-        return manage.reprioritize_jobs(session, self._checked(jobs), priority, [self.ready])
+        return manage.reprioritize_jobs(
+            session, self._checked(jobs), priority, self.statuses_left_by("reprioritize")
+        )
 
     def prune(
         self,
@@ -470,7 +518,8 @@ class JobQueue(Generic[T]):
         reads all rows of the class, as :func:`sa_jobqueue.count_by_status` does.
         """
         counts = count_jobs(session, self._mapping_of_jobs, *self.plan.spec.where)
-        words = (self.ready, *self.plan.spec.in_progress, *self._ends)
+        waits = self.statuses_left_by("cancel")
+        words = (*waits, *self.plan.spec.in_progress, *self._ends)
         return {word: counts.get(word, 0) for word in words}
 
     def stats(self, session: AnySession) -> QueueStats:
@@ -484,10 +533,6 @@ class JobQueue(Generic[T]):
         """Return the position of a job in this queue; see :func:`sa_jobqueue.position`."""
         return position_in(session, self, job)
 
-    def waiting_time(self, session: AnySession, job: Any) -> timedelta | None:
-        """Estimate how long a job still waits; see :func:`sa_jobqueue.waiting_time`."""
-        return waiting_time_in(session, self, job)
-
     def statuses_left_by(self, verb: str) -> tuple[str, ...]:
         """Return the statuses that jobs of this queue have before a verb, in the table's words.
 
@@ -496,7 +541,10 @@ class JobQueue(Generic[T]):
         """
         if verb == "retry":
             return self._finished_words
-        return self.plan.spec.in_progress if verb == "release" else (self.ready,)
+        if verb == "release":
+            return self.plan.spec.in_progress
+        waiting = self.mapping.waiting if self.ready == self.mapping.word(UNCLAIMED) else ()
+        return (self.ready, *waiting)
 
     # -- for the verbs --------------------------------------------------
 
@@ -568,7 +616,7 @@ def claim_statements(
             f"{queue!r} has its own criteria, order and strategy: give only dialect= with it, or "
             "give the class"
         )
-    return queue.plan.built_for(database_of_dialect(dialect_of(dialect))).statements()
+    return queue.plan.strategy_on(database_of_dialect(dialect_of(dialect))).statements()
 
 
 def turn_in_one_go(
@@ -586,7 +634,7 @@ def turn_in_one_go(
     return turn_in_one(queue.plan, session, finished, then=queue.then, **arguments)
 
 
-def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
+def check_handler(declared: Handler) -> None:
     """Refuse what is no function, and functions with other arguments than a worker gives.
 
     A mistake in its arguments would otherwise cost each job all of its attempts.
@@ -594,6 +642,7 @@ def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
     Raises:
         ArgumentError: it says what the handler is called with.
     """
+    handler: Any = declared.function
     if not callable(handler):
         raise ArgumentError(
             f"a handler is a function, not {handler!r}: write @queue.handler above it, or "
@@ -604,12 +653,14 @@ def check_handler(handler: Callable[..., Any], *, transactional: bool) -> None:
         signature = inspect.signature(handler, follow_wrapped=False)
     except (TypeError, ValueError):  # built-in functions may have none
         return
-    given = ("session", "job") if transactional else ("job",)
+    given = ["job" if declared.batch is None else "jobs"]
+    if declared.transactional:
+        given.insert(0, "session")
     try:
         signature.bind(*given)
     except TypeError as error:
         raise ArgumentError(
             f"{function_name(handler)} takes {signature}, and a worker calls it with "
-            f"({', '.join(given)}): {error}; a handler gets the job alone, and with "
-            "transactional=True a session before it"
+            f"({', '.join(given)}): {error}; a handler gets the job alone, with batch= a list of "
+            "jobs, and with transactional=True a session before it"
         ) from error

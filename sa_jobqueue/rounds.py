@@ -23,7 +23,7 @@ one UPDATE of these rows. Why every row is put in exactly once:
   the lock, the start was interrupted.
 
 Limits: a row is in one round at a time, the newest that took it. Rows whose status is a
-JobQueue's own, which the class does not declare, are left alone. See docs/rounds.md.
+JobQueue's own, which the class does not declare, are left alone. See docs/schedules.md#rounds.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import ColumnElement, Engine, Table, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
-from .dialects import is_integrity_error
-from .dialects.clock import utc_now
+from .databases import is_integrity_error
+from .databases.clock import utc_now
 from .errors import ArgumentError
 from .events.event import Event
 from .events.notes import note, note_claimable, tell
@@ -247,7 +247,8 @@ class _Start:
         # the earlier ones wrote.
         put = put.ordered_values(*put_in_round(mapping, number).items())
         batches = map(key_values, key_batches(taken))
-        rows = sum(writer.core(put, {_KEYS: batch}).rowcount for batch in batches)
+        with mapping.counting(writer, taken):
+            rows = sum(writer.core(put, {_KEYS: batch}).rowcount for batch in batches)
         if left := len(taken) - rows:
             log.warning("%s: %d rows were left out of round %d", mapping, left, number)
         return rows, taken[-1] if len(taken) == self.chunk else None

@@ -23,21 +23,26 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, Engine, select
+from sqlalchemy import Column, Engine, select, tuple_
 from sqlalchemy.orm import Session
 
+from .control import request_stop
 from .counts import Listed, ListedJob, list_jobs
-from .dialects import database_of
+from .counts.jobs import UNSUCCESSFUL
+from .databases import database_of
 from .errors import ArgumentError, ClaimLost
 from .fence.claim import jobs_with_keys
 from .model.columns import FROM_TEXT
-from .model.keys import key_batches, key_is_in, key_values
+from .model.keys import CONTROL, beside, key_batches, key_is_in, key_values
 from .model.mapping import QueueMapping
 from .queue import JobQueue
 from .sessions.transactions import run_with_retries
+from .verbs.manage import PRUNE_LIMIT, prune_jobs
+from .verbs.reap import ReapedJob
 
 R = TypeVar("R")
 Key = tuple[Any, ...]
@@ -74,24 +79,48 @@ class Steering:
             lambda session: _keys(verb(session, jobs_of_keys(session, self.queue, keys)))
         )
 
-    def retry_failed(self, until: datetime) -> Iterator[Key]:
+    def retry_failed(self, until: datetime, error: str | None = None) -> Iterator[Key]:
         """Retry page after page, those that failed last first; yield the keys.
 
         Args:
             until: leave jobs alone that failed later, by the database's clock.
+            error: retry those whose error has this first line.
 
         Raises:
             ArgumentError: no index finds the failed jobs, and the table has more than 10,000 rows.
         """
-        last: ListedJob | None = None
+        for keys in self.change_listed(Listed.FAILED, self.queue.retry, until=until, error=error):
+            yield from keys
+
+    def change_listed(self, which: Listed, verb: Verb, **filters: Any) -> Iterator[list[Key]]:
+        """Change the jobs of a list, page after page; yield the keys of each page's changed jobs.
+
+        A job that somebody has changed since it was listed is left alone.
+
+        Args:
+            filters: `until`, `owner` and `error`, as for :func:`sa_jobqueue.counts.list_jobs`.
+
+        Raises:
+            ArgumentError: no index finds the jobs, and the table has more than 10,000 rows.
+        """
+        mapping, spec = self.queue.mapping, self.queue.plan.spec
+        word = mapping.word(UNSUCCESSFUL[which]) if which in UNSUCCESSFUL else spec.ready
+        of_owner, last = which is Listed.CLAIMED, None
+        role = "owner" if of_owner else "status"
 
         def page(session: Session) -> list[ListedJob]:
-            options: dict[str, Any] = {"limit": BATCH, "after": last, "until": until}
-            return list_jobs(session, self.queue, Listed.FAILED, complete=True, **options)
+            options: dict[str, Any] = {"limit": BATCH, "after": last, "complete": True}
+            return list_jobs(session, self.queue, which, **options, **filters)
 
         while jobs := self.run(page):
-            last = jobs[-1]
-            yield from self.change([job.key for job in jobs], self.queue.retry)
+            seen = {key_text(job.key): str(job.owner) if of_owner else word for job in jobs}
+            as_listed = unless_changed(mapping, role, seen, verb)
+            changed = self.change([job.key for job in jobs], as_listed)
+            yield changed
+            if spec.own_order or which not in (Listed.DUE, Listed.LATER):
+                last = jobs[-1]
+            elif not changed:  # an order of the user's own has no second page
+                return
 
     def cancel_all(self) -> Iterator[Key]:
         """Cancel batch after batch, until no unclaimed job is left; yield the keys."""
@@ -111,18 +140,41 @@ class Steering:
         """Release all that an owner has claimed; return the keys."""
         return self.run(lambda session: _keys(_release(session, self.queue, owner)))
 
+    def prune(self, older_than: timedelta, statuses: Sequence[str] = ()) -> int:
+        """Delete old finished jobs, batch after batch; return how many.
+
+        Args:
+            older_than: how long ago they were finished at least.
+            statuses: in the table's words; by default that of completed jobs.
+        """
+        deleted, batch = 0, PRUNE_LIMIT
+        delete = partial(self.queue.prune, older_than=older_than, statuses=statuses or None)
+        while batch == PRUNE_LIMIT:
+            batch = self.run(delete)
+            deleted += batch
+        return deleted
+
+    def reap(
+        self, lease: timedelta | None = None, max_runtime: timedelta | None = None
+    ) -> Iterator[ReapedJob]:
+        """Reap batch after batch, with these arguments of ``queue.reap()``; yield the jobs."""
+        reap, more = partial(self.queue.reap, lease=lease, max_runtime=max_runtime), True
+        while more:
+            reaped = self.run(reap)
+            yield from reaped.jobs
+            more = bool(reaped) and reaped.more
+
     def run(self, work: Callable[[Session], R]) -> R:
         """Run `work` in a transaction, within the time limit; return its result."""
-        limit = self.time_limit
-        if limit is None:
-            return run_with_retries(self.engine, work)
 
         def limited(session: Session) -> R:
+            if self.time_limit is None:
+                return work(session)
             connection = session.connection()
-            with database_of(connection).time_limit(connection, limit):
+            with database_of(connection).time_limit(connection, self.time_limit):
                 return work(session)
 
-        return run_with_retries(self.engine, limited, within=limit)
+        return run_with_retries(self.engine, limited, within=self.time_limit)
 
 
 def unless_changed(mapping: QueueMapping, role: str, seen: Mapping[str, str], verb: Verb) -> Verb:
@@ -141,20 +193,71 @@ def unless_changed(mapping: QueueMapping, role: str, seen: Mapping[str, str], ve
     return work
 
 
+def verb_of(queue: JobQueue[Any], name: str) -> Verb:
+    """Return what ``retry``, ``cancel``, ``stop``, ``release`` or ``prune`` does to jobs."""
+    made: dict[str, Callable[[], Verb]] = {
+        "retry": lambda: queue.retry,
+        "cancel": lambda: cancel_jobs(queue),
+        "stop": lambda: stop_jobs,
+        "release": lambda: release_jobs(queue),
+        "prune": lambda: delete_jobs(queue),
+    }
+    return made[name]()
+
+
+def statuses_left_by(queue: JobQueue[Any], name: str) -> list[str]:
+    """Name the statuses of the jobs that a verb of :func:`verb_of` changes."""
+    like = {"stop": ["release"], "prune": ["retry"], "cancel": ["cancel", "release"]}
+    return [word for each in like.get(name, [name]) for word in queue.statuses_left_by(each)]
+
+
+def stop_jobs(session: Session, jobs: list[Any]) -> list[Any]:
+    """Ask the workers that have these jobs to stop them; return those that are claimed."""
+    return [job for job in jobs if request_stop(session, job)]
+
+
 def release_jobs(queue: JobQueue[Any]) -> Verb:
     """Return a verb that releases those of the jobs that are claimed, whoever has them."""
 
     def work(session: Session, jobs: list[Any]) -> list[Any]:
-        owner = queue.mapping.attributes["owner"]
-        owned: dict[str, set[Key]] = {}
-        for job, key in zip(jobs, _keys(jobs), strict=True):
-            if name := getattr(job, owner):
-                owned.setdefault(name, set()).add(key)
+        owners = {getattr(job, queue.mapping.attributes["owner"]) for job in jobs}
+        keys = set(_keys(jobs))
         return [
-            released
-            for name, keys in owned.items()
-            for released in _release(session, queue, name, keys)
+            job for name in filter(None, owners) for job in _release(session, queue, name, keys)
         ]
+
+    return work
+
+
+def cancel_jobs(queue: JobQueue[Any]) -> Verb:
+    """Return a verb that cancels jobs, claimed ones too.
+
+    A claimed job is taken from its owner, so that nothing which its handler finishes is written.
+    Where there are control tables, the worker is asked to stop it.
+    """
+
+    def work(session: Session, jobs: list[Any]) -> Iterable[Any]:
+        mapping, claimed = queue.mapping, queue.plan.spec.in_progress
+        status = attrgetter(mapping.attributes["status"])
+        running = [job for job in jobs if mapping.told(status(job)) in claimed]
+        if beside(mapping, CONTROL):
+            stop_jobs(session, running)
+        release_jobs(queue)(session, running)
+        return queue.cancel(session, jobs)
+
+    return work
+
+
+def delete_jobs(queue: JobQueue[Any]) -> Verb:
+    """Return a verb that deletes those of the jobs that have ended."""
+
+    def work(session: Session, jobs: list[Any]) -> list[Any]:
+        mapping, keys = queue.mapping, _keys(jobs)
+        where = [tuple_(*mapping.keys).in_(keys), *queue.plan.spec.where]
+        ended = queue.statuses_left_by("retry")
+        prune_jobs(session, mapping, timedelta(0), ended, BATCH, where)
+        left = {key_text(key) for key in states_of(session, queue, keys)}
+        return [job for job, key in zip(jobs, keys, strict=True) if key_text(key) not in left]
 
     return work
 
@@ -265,23 +368,26 @@ class JobState:
     Attributes:
         status: in the table's word.
         owner: who has it claimed; None: nobody.
+        text: which job it is, in words, as in a ListedJob.
     """
 
     status: str
     owner: str | None
+    text: str | None = None
 
 
 def states_of(session: Session, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, JobState]:
     """Return the state of each job of a queue that has one of these keys, by the key as given."""
     mapping, given = queue.mapping, {key_text(key): key for key in keys}
-    columns = (*mapping.key_attributes, mapping.status_word, mapping.attribute("owner"))
-    claimed = queue.plan.spec.in_progress
-    return {
-        given.get(key_text(tuple(key)), tuple(key)): JobState(
-            status, owner if status in claimed else None
-        )
-        for *key, status, owner in _rows(session, queue, keys, *columns)
-    }
+    shown = [getattr(mapping.entity, name) for name in mapping.shown_keys]
+    columns = (mapping.status_word, mapping.attribute("owner"), *shown, *mapping.key_attributes)
+    claimed, found = queue.plan.spec.in_progress, dict[Key, JobState]()
+    for status, owner, *rest in _rows(session, queue, keys, *columns):
+        text = mapping.shown_text(dict(zip(mapping.shown_keys, rest, strict=False)))
+        key = tuple(rest[len(shown) :])
+        state = JobState(status, owner if status in claimed else None, text)
+        found[given.get(key_text(key), key)] = state
+    return found
 
 
 def keys_without(keys: Iterable[Key], others: Iterable[Key]) -> list[Key]:

@@ -1,3 +1,3 @@
 """The version, alone in a module so that building a package imports nothing else."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -14,15 +13,15 @@ from sqlalchemy import URL
 from sa_jobqueue import NamedLock, named_lock
 
 # Inner: nothing public tells that a process has begun to wait.
-from sa_jobqueue.dialects.named_locks import Deadline
-from tests.processes import FORKSERVER
+from sa_jobqueue.databases.named_locks import Deadline
+from tests.processes import Victim
 from tests.support import make_engine
 
 NOW = timedelta(0)
 PATIENCE = timedelta(seconds=30)
 
 
-class Locker:
+class Locker(Victim):
     """A process with a named lock, which does what the test tells it.
 
     ::
@@ -33,10 +32,7 @@ class Locker:
     """
 
     def __init__(self, url: URL, name: str) -> None:
-        self._pipe, there = FORKSERVER.Pipe()
-        written = url.render_as_string(hide_password=False)
-        self.process = FORKSERVER.Process(target=obey, args=(written, name, there), daemon=True)
-        self.process.start()
+        super().__init__(url, obey, name)
         self.answer()
 
     def __call__(self, what: str, *arguments: Any) -> Any:
@@ -46,12 +42,11 @@ class Locker:
 
     def tell(self, what: str, *arguments: Any) -> None:
         """Call a method of the process's lock, and do not wait for it."""
-        self._pipe.send((what, arguments))
+        self.pipe.send((what, arguments))
 
     def answer(self) -> Any:
         """Wait for what the last call returned, or raise what it raised."""
-        assert self._pipe.poll(PATIENCE.total_seconds())
-        answer = self._pipe.recv()
+        answer = self.hears()
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -60,24 +55,6 @@ class Locker:
         """Make the process wait for the lock without timeout; return once it waits."""
         self.tell("wait")
         assert self.answer() == "waiting"
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, number)
-
-    def kill(self) -> None:
-        """Kill the process, and wait until it is gone."""
-        self.process.kill()
-        # With a timeout, join() would wait for the process's forks, too.
-        self.process.join()
-
-    def __enter__(self) -> Locker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-        self._pipe.close()
-        self.process.close()
 
 
 def obey(url: str, name: str, told: Connection) -> None:

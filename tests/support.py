@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 #: Which strategies run where; every contract test runs on each pair.
 STRATEGIES = {
@@ -203,6 +203,25 @@ def impatient(engine: Engine) -> Engine:
 
 
 @contextmanager
+def heard(target: Any, name: str, listener: Callable[..., Any], **options: Any) -> Iterator[None]:
+    """Listen to an event of an engine, a connection or a class until the block ends."""
+    event.listen(target, name, listener, **options)
+    try:
+        yield
+    finally:
+        event.remove(target, name, listener)
+
+
+def only_seeing(session: Session, entity: type[Any], criterion: Any) -> None:
+    """Have a session see some rows only, as applications tell tenants apart by a hook."""
+
+    @event.listens_for(session, "do_orm_execute")
+    def narrow(state: ORMExecuteState) -> None:
+        ours = with_loader_criteria(entity, criterion)
+        state.statement = state.statement.options(ours)
+
+
+@contextmanager
 def statements_seen(engine: Engine) -> Iterator[list[str]]:
     """Collect the statements that an engine runs."""
     seen: list[str] = []
@@ -210,11 +229,8 @@ def statements_seen(engine: Engine) -> Iterator[list[str]]:
     def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
         seen.append(" ".join(statement.split()))
 
-    event.listen(engine, "before_cursor_execute", see)
-    try:
+    with heard(engine, "before_cursor_execute", see):
         yield seen
-    finally:
-        event.remove(engine, "before_cursor_execute", see)
 
 
 #: The connections to a database but our own, and how one of them is ended.
@@ -264,11 +280,8 @@ def translating_errors(engine: Engine) -> Iterator[None]:
     def translate(context: ExceptionContext) -> Exception:
         return Translated(str(context.original_exception))
 
-    event.listen(engine, "handle_error", translate, retval=True)
-    try:
+    with heard(engine, "handle_error", translate, retval=True):
         yield
-    finally:
-        event.remove(engine, "handle_error", translate)
 
 
 @contextmanager
@@ -279,9 +292,8 @@ def variables_hidden(engine: Engine) -> Iterator[None]:
     def hide(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
         return table.sub("_schema.no_such_table", statement), parameters
 
-    event.listen(engine, "before_cursor_execute", hide, retval=True)
-    yield
-    event.remove(engine, "before_cursor_execute", hide)
+    with heard(engine, "before_cursor_execute", hide, retval=True):
+        yield
 
 
 def is_like(text: str, parts: str) -> bool:

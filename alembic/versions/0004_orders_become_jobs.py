@@ -16,7 +16,6 @@ from sa_jobqueue.migration import (
     create_job_indexes,
     drop_job_columns,
     drop_job_indexes,
-    reset_storage,
     tune_storage,
 )
 
@@ -35,6 +34,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    reset_storage(op, "example_order")
     drop_job_indexes(op, "example_order")
     drop_job_columns(op, "example_order", *MIXINS)

@@ -23,6 +23,7 @@ PARTS = 10
 COLUMNS: tuple[Column, ...] = (
     ("by", lambda row: row.get("way", "rows")),  # earlier runs had no other
     ("old snapshot", lambda row: "open" if row["snapshot"] else "none"),
+    ("jobs", "{jobs:,}"),
     *((str(part + 1), f"{{rates[{part}]:,.0f}}") for part in range(PARTS)),
     ("kept", "{kept:.2f}"),
 )

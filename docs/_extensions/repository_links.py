@@ -18,12 +18,6 @@ LINK = re.compile(
     r"(?<!!)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>(?:\.\.|internals)/[^)\s]+)\)"
 )
 
-#: These files are pages of the site.
-PAGES = {
-    "CHANGELOG.md": "changes.md",
-    "SECURITY.md": "security.md",
-}
-
 log = logging.getLogger(__name__)
 
 
@@ -39,9 +33,9 @@ def lead_to_repository(app: Sphinx, page: str, content: list[str]) -> None:
         path = os.path.normpath(os.path.join("docs", os.path.dirname(page), target))
         if path.startswith("docs/") and not path.startswith("docs/internals/"):
             return found[0]
-        if path not in PAGES and not os.path.exists(os.path.join(app.confdir, "..", path)):
+        if not os.path.exists(os.path.join(app.confdir, "..", path)):
             log.warning("a link to a file that does not exist: %s", target, location=page)
-        address = PAGES.get(path, f"{app.config.repository}/blob/main/{path}")
+        address = f"{app.config.repository}/blob/main/{path}"
         return f"{found['text']}({address}{anchor and '#' + anchor})"
 
     content[0] = LINK.sub(link, content[0])

@@ -17,14 +17,14 @@ takes no session, such as ``fence_of``, and the errors. See docs/asyncio.md.
 
 ======================  =======================================================
 ``verbs``               the verbs as functions, and AsyncJobQueue
-``worker``              AsyncWorker
-``calls``               how an AsyncWorker calls handlers; the Runtime of an event loop
+``worker``              AsyncWorker, its tasks, and how it calls handlers
 ======================  =======================================================
 """
 
 from . import verbs
 from .verbs import *  # noqa: F403  # its names are listed once, in verbs.__all__
+from .waiting import wait
 from .worker import AsyncWorker
 
-__all__ = ["AsyncWorker"]
+__all__ = ["AsyncWorker", "wait"]
 __all__ += verbs.__all__

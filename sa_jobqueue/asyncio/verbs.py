@@ -20,7 +20,7 @@ from ..counts import stats as stats_
 from ..errors import ArgumentError
 from ..owners import alive, owner
 from ..queue import JobQueue
-from ..strategies.advisory_locks import prepare_connection
+from ..strategies.advisory import prepare_connection
 from ..verbs import claim as claim_
 from ..verbs import enqueue as enqueue_
 from ..verbs import finish, manage
@@ -49,7 +49,6 @@ __all__ = [
     "round_progress",
     "start_round",
     "stats",
-    "waiting_time",
 ]
 
 AnyAsyncSession: TypeAlias = "AsyncSession | async_scoped_session[Any]"
@@ -122,7 +121,6 @@ retry = awaited(manage.retry)
 round_progress = awaited(rounds.round_progress)
 start_round = awaited(rounds.start_round)
 stats = awaited(stats_.stats)
-waiting_time = awaited(position_.waiting_time)
 
 
 @asynccontextmanager
@@ -182,4 +180,3 @@ class AsyncJobQueue(Generic[T]):
     retry = _awaited_method(JobQueue[T].retry)
     stats = _awaited_method(JobQueue[T].stats)
     turn = _awaited_method(JobQueue[T].turn)
-    waiting_time = _awaited_method(JobQueue[T].waiting_time)

@@ -13,8 +13,7 @@ write a source of your own.
 
 from ..errors import BatchInDoubt, BrokenLog, InvalidState, LoadStopped, SourceChanged
 from .insert_source import EnqueueSource, InsertSource
-from .log import LoadState, Log
-from .logs import DatabaseLog, FileLog, load_table
+from .log import DatabaseLog, FileLog, LoadState, Log, load_table
 from .manager import BulkLoad, DivisibleSource, Metadata, Progress, Source
 
 __all__ = [

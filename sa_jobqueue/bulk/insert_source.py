@@ -24,7 +24,7 @@ batch in doubt.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -34,13 +34,13 @@ from zlib import crc32
 
 from sqlalchemy import Engine, select
 
-from ..dialects import database_of
-from ..dialects.clock import as_utc, utc_now
+from ..databases import database_of
+from ..databases.clock import as_utc, utc_now
 from ..errors import ArgumentError, SourceChanged
 from ..model.mapping import mapping_of, word_of
 from ..model.status import UNCLAIMED
 from ..sessions.transactions import transaction
-from .manager import Metadata, Source, Write, sync_iterator
+from .manager import Metadata, Source, Write
 from .row_writer import (
     Destination,
     Key,
@@ -71,7 +71,7 @@ class InsertSource(Source[RowBatch]):
             outside the engine's pool.
         entity: a mapped class.
         rows: an iterable of mappings from attribute names to values, or a function that
-            returns such an iterable; either may be asynchronous.
+            returns such an iterable.
         total: how many rows there are; by default their ``len()``. Any other number of
             rows is an error.
         batch_size: rows of a transaction.
@@ -320,8 +320,8 @@ class _Rows:
     """
 
     def __init__(self, given: Any) -> None:
-        iterable = isinstance(given, Iterable | AsyncIterable)
-        if not callable(given) and (not iterable or isinstance(given, Mapping | str | bytes)):
+        iterable = isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes)
+        if not (iterable or callable(given)):
             raise ArgumentError(
                 "rows are an iterable of mappings, or a function that returns such an iterable; "
                 f"a function can read a file. This is {given!r}"
@@ -345,14 +345,14 @@ class _Rows:
         return rows
 
     def _begin(self, index: int) -> Iterator[Row]:
-        if self._has_begun and isinstance(self._given, Iterator | AsyncIterator):
+        if self._has_begun and isinstance(self._given, Iterator):
             raise SourceChanged(
                 f"row {index} is needed again, but this iterator has yielded {self.position} rows "
                 "already: give a list, or a function that returns a new iterator"
             )
         self.position, self._has_begun = 0, True
         given: Any = self._given() if callable(self._given) else self._given
-        return sync_iterator(given)
+        return iter(given)
 
 
 def check_option(name: str, given: Any, allowed: Any) -> None:

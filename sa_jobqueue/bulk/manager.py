@@ -26,13 +26,12 @@ docs/bulk.md tells how to write your own. InsertSource loads rows, EnqueueSource
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
@@ -461,30 +460,3 @@ class DivisibleSource(Source[B]):
         else:
             self.rollback(batch)
         entry.after_commit()
-
-
-def sync_iterator(items: Iterable[B] | AsyncIterable[B]) -> Iterator[B]:
-    """Iterate over a plain iterable, or an asynchronous iterable in an event loop of its own.
-
-    Raises:
-        ArgumentError: an event loop runs in this thread already.
-    """
-    return _in_own_loop(items) if isinstance(items, AsyncIterable) else iter(items)
-
-
-def _in_own_loop(items: AsyncIterable[B]) -> Iterator[B]:
-    with suppress(RuntimeError):  # there is none
-        asyncio.get_running_loop()
-        raise ArgumentError(
-            "an asynchronous source is read in an event loop of its own, but this thread runs an "
-            "event loop already: call from another thread, as by "
-            "`await asyncio.to_thread(load.run)`"
-        )
-    iterator = aiter(items)
-
-    async def next_item() -> B:
-        return await anext(iterator)
-
-    with asyncio.Runner() as runner, suppress(StopAsyncIteration):
-        while True:
-            yield runner.run(next_item())

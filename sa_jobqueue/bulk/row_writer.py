@@ -10,8 +10,8 @@ transactions end with their process.
 
 On PostgreSQL, rows are copied where the driver can and the rows allow it. They become the text that
 COPY reads. INSERT takes the values that have no text here: arrays, documents, types with an SQL
-expression, defaults that are functions. COPY made a load 2.9 times as fast as INSERT; docs/bulk.md
-has the figures.
+expression, defaults that are functions. COPY made a load 2.9 times as fast as INSERT; the page
+docs/internals/bulk.md has the figures.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapper, Session
 
-from ..dialects import database_of, is_transient
-from ..dialects.connections import as_value
-from ..dialects.named_locks import ConnectionLocks, Deadline
+from ..databases import database_of, is_transient
+from ..databases.connections import as_value
+from ..databases.named_locks import Deadline
 from ..errors import ArgumentError, BatchInDoubt, LockTimeout, UnsupportedDatabase
 from ..model.keys import columns_are_in, key_batches, key_values
 from ..sessions.transactions import TRIES, connected_outside_pool, transaction
@@ -405,9 +405,8 @@ def hold_lock(connection: Connection, load: str, wait: timedelta) -> None:
         UnsupportedDatabase: the connection goes through a pooler.
     """
     database = database_of(connection)
-    locks = database.named_locks()
-    if not isinstance(locks, ConnectionLocks):
-        return
+    if not database.has_network:
+        return  # the file's lock ends with its process
     if database.through_pooler(connection):
         raise UnsupportedDatabase(
             f"This connection to {database} goes through a connection pooler, so a bulk load could "
@@ -415,11 +414,12 @@ def hold_lock(connection: Connection, load: str, wait: timedelta) -> None:
             "engine whose URL names the server itself."
         )
     database.notice_silence(connection)
-    key, deadline = locks.key(connection, f"bulk load {load}"), Deadline(wait)
-    while not locks.take(connection, key=key, seconds=0):
+    name, deadline = f"bulk load {load}", Deadline(wait)
+    key = database.lock_keys(connection, [name])[name]
+    while not database.take_lock(connection, key=key, seconds=0):
         if deadline.passed:
             raise LockTimeout(
-                f"The server still works for this load, as {locks.find_holder(connection, key)}: "
+                f"The server still works for this load, as {database.key_holder(connection, key)}: "
                 "wait until it has finished, or end that connection."
             )
         connection.rollback()

@@ -2,48 +2,44 @@
 
 ::
 
-    @command(number("--limit", "List at most N jobs.", default=20), json_option)
-    def failed(at: Place, limit: int, as_json: bool) -> None:
+    @command("as_json")
+    def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -> Any:
         ...
 
-Every such command takes targets, ``--url``, ``--engine`` and ``--assume-locks``; its function gets
-the queues, and an engine that has connected. ``cli/__init__.py`` lists the commands.
+Every such command takes targets and the options that name databases; its function gets the queues,
+and an engine that has connected, for each database. ``cli/__init__.py`` lists the commands.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import wraps
-from math import isnan
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.exceptions import Exit
+from rich.table import Column
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from ..model.keys import queue_name
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
-from .database import URL_VARIABLE, URLS, Database
-from .printing import in_one_line
+from ..worker.deadlines import Deadlines
+from . import options
+from .database import URL_VARIABLE, URLS, Databases, check_file, connect, one_of, refuse_async
+from .printing import Rows, in_one_line, print_json, print_table, printable, say
 from .targets import load_queues
 
 R = TypeVar("R")
-Option: TypeAlias = Callable[[Any], Any]
-
-#: The longest time that an option takes, 31 years: every database can subtract it from today.
-MOST_SECONDS = 1_000_000_000
-
-targets_argument: Option = click.argument(
-    "targets", metavar="MODULE[:QUEUE]...", nargs=-1, required=True
-)
-target_argument: Option = click.argument(
-    "targets", metavar="MODULE[:QUEUE]", callback=lambda _, __, target: (target,)
-)
-keys_argument: Option = click.argument("keys", metavar="[KEY]...", nargs=-1)
+COMMANDLINE = ParameterSource.COMMANDLINE
 
 
 class Commands(click.Group):
@@ -68,17 +64,53 @@ class Commands(click.Group):
             raise click.ClickException(in_one_line(error)) from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a command works: queues by the names of their targets, and their engine.
+    """Where a command works: an engine that has connected, and queues; and what every command may
+    be asked for.
 
     Attributes:
+        queues: by their targets.
         targets: as the user wrote them.
+        database: its name; "": it has none.
+        verb: the command's name.
+        keys: of jobs, as the user wrote them.
+        yes, as_json, full: the options.
     """
 
     engine: Engine
     queues: dict[str, JobQueue[Any]]
     targets: tuple[str, ...]
+    database: str
+    verb: str
+    keys: tuple[str, ...] = ()
+    yes: bool = False
+    as_json: bool = False
+    full: bool = False
+
+    @property
+    def named(self) -> dict[str, JobQueue[Any]]:
+        """The queues by the names that people read: outbox, or shop:outbox if there are two."""
+        short = {target: target.rpartition(":")[2] for target in self.queues}
+        number = Counter(short.values())
+        return {
+            it if number[it] == 1 else target: self.queues[target] for target, it in short.items()
+        }
+
+    @property
+    def names(self) -> str:
+        """The names of all queues, for a sentence."""
+        return ", ".join(self.named)
+
+    @property
+    def queue(self) -> JobQueue[Any]:
+        """The first queue."""
+        return next(iter(self.queues.values()))
+
+    def called(self, queue: str) -> str:
+        """Return the name that people read of the queue that tables call so."""
+        found = [name for name, it in self.named.items() if queue_name(it) == queue]
+        return found[0] if len(found) == 1 else queue
 
     def read(self, work: Callable[[Session], R]) -> R:
         """Call `work` in a session; return its result."""
@@ -89,96 +121,149 @@ class Place:
         """Call `work` in a transaction, again after temporary errors; return its result."""
         return run_with_retries(self.engine, work)
 
+    def ask(self, what: str) -> None:
+        """Say on the error output what is about to be done, and go on if the user agrees.
+
+        Raises:
+            Abort: the user does not agree, or nobody is there to answer.
+        """
+        where = f" in {self.database}" if self.database else ""
+        if not self.yes:
+            click.confirm(printable(f"About to {what}{where}. Go on?"), abort=True, err=True)
+
+    def show(self, data: Any, *columns: str | Column, rows: Rows) -> Any:
+        """Return the data, for JSON, or print the rows of a table."""
+        if self.as_json:
+            return data
+        return print_table(*columns, rows=rows, full=self.full)
+
+
+#: How long a call to a database may take until the command shows the others.
+PATIENCE = timedelta(seconds=10)
+
 
 def command(
-    *options: Option, tables: bool = True, threads: bool = False, one: bool = False
-) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command of a function that gets a Place, and the values of its options.
+    *common: str,
+    tables: bool = True,
+    threads: bool = False,
+    of_jobs: bool = False,
+    together: bool = False,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function that gets a Place, and the values of options that it declares.
+
+    It is called for each database. It prints, or returns what is to be printed as JSON.
 
     Args:
+        common: options whose values the Place has, of :data:`.options.COMMON`.
         tables: whether the queues' tables must be there.
         threads: whether it works in threads, which no engine for asyncio can serve.
-        one: whether it works on one queue, and takes keys of its jobs.
+        of_jobs: whether it changes jobs of one queue, and takes their keys.
+        together: whether it is called once, with the places by the names of their databases.
     """
 
-    def declare(function: Callable[..., None]) -> click.Command:
-        def run(database: Database, targets: tuple[str, ...], **values: Any) -> None:
+    def declare(function: Callable[..., Any]) -> click.Command:
+        verb = function.__name__.replace("_", "-")
+        arguments = (options.target, options.keys) if of_jobs else (options.targets,)
+        in_place = (*common, "yes", "as_json") if of_jobs else common
+        added = [options.COMMON[name].of(name) for name in in_place]
+
+        def run(databases: Databases, targets: tuple[str, ...], **values: Any) -> None:
             queues = load_queues(targets)
-            if one and len(queues) > 1:
+            if of_jobs and len(queues) > 1:
                 names = ", ".join(queues)
                 raise click.UsageError(f"{targets[0]} has several queues: name one, {names}")
             needed = {queue.mapping.table for queue in queues.values()} if tables else ()
-            database.run(
-                lambda engine: function(Place(engine, queues, targets), **values),
-                needed,
-                threads=threads,
-            )
+            same: dict[str, Any] = {"queues": queues, "targets": targets, "verb": verb}
+            same |= {name: values.pop(name) for name in ("keys", *in_place) if name in values}
+            shown: dict[str, Any] = {}
 
-        for each in (database_options, *reversed(options)):
-            run = each(run)
-        run = target_argument(keys_argument(run)) if one else targets_argument(run)
-        name = function.__name__.replace("_", "-")
-        return click.command(name, help=function.__doc__)(run)
+            def visit(at: Place) -> int:
+                """Connect and call the function; return an exit code."""
+                name = at.database
+                try:
+                    with Deadlines(at.engine, PATIENCE) if name else nullcontext():
+                        connect(at.engine, needed)
+                    if not together:
+                        say(f"{name}:") if name and not at.as_json else None
+                        shown[name] = function(at, **values)
+                except Exit as end:
+                    return end.exit_code
+                except (SQLAlchemyError, click.ClickException) as error:
+                    if not name or isinstance(error, click.UsageError):
+                        raise
+                    say(f"{name}: {in_one_line(error)}", err=True)
+                    shown[name] = None
+                    return 1
+                return 0
+
+            def work(_: object, engines: dict[str, Engine]) -> None:
+                if same.get("keys"):
+                    one_of(engines)
+                for engine in engines.values() if threads else ():
+                    refuse_async(engine)
+                for engine in engines.values() if together else ():  # which connects to it again
+                    check_file(engine)
+                places = {
+                    name: Place(engine=engine, database=name, **same)
+                    for name, engine in engines.items()
+                }
+                codes = list(map(visit, places.values()))
+                if together:
+                    function(places, **values)
+                    return
+                if any(each is not None for each in shown.values()):
+                    print_json(shown if any(shown) else shown[""])
+                # 1 is an error, 3 are warnings of the doctor.
+                click.get_current_context().exit(min(filter(None, codes), default=0))
+
+            databases.open(work)
+
+        return options.command_of(
+            run,
+            *(*arguments, *options.options_of(function), *added, database_options),
+            name=verb,
+            help=function.__doc__,
+        )
 
     return declare
 
 
+class Urls(click.types.StringParamType):
+    """URLs; the environment may name several, with spaces between them."""
+
+    name = "URL"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Divide before each name."""
+        return re.split(r"\s+(?=[\w.-]+=)", rv.strip())
+
+
 def database_options(run: Callable[..., None]) -> Any:
-    """Add the options that name a database; the command gets `database`."""
+    """Add the options that name databases; the command gets `databases`."""
 
     @wraps(run)
-    def with_database(
-        url: str | None, engine: str | None, assume_locks: bool, **values: Any
-    ) -> None:
-        source = click.get_current_context().get_parameter_source("url")
-        if engine and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--url and --engine both name the database: give one of them")
-        trusted = assume_locks or values.get("locks", False)  # `doctor --locks` proves them
-        run(database=Database(url, engine, trusted), **values)
+    def with_databases(**values: Any) -> None:
+        is_given = click.get_current_context().get_parameter_source("url") is COMMANDLINE
+        if is_given + bool(values["engine"]) + bool(values["engines"]) > 1:
+            raise click.UsageError(
+                "--url, --engine and --engines all name the database: give one of them"
+            )
+        named = {each.name: values.pop(each.name) for each in fields(Databases)}
+        named["assume_locks"] |= values.get("locks", False)  # `doctor --locks` proves them
+        run(databases=Databases(**named), **values)
 
-    url = text("--url", f"The database: {URLS}.", "URL", envvar=URL_VARIABLE, show_envvar=True)
     own = "The application's own Engine, AsyncEngine or sessionmaker, instead of --url."
+    several = "A function that returns a mapping of names to such engines."
     trust = "Trust the row locks of a server that is not known; `doctor --locks` proves them."
-    return url(text("--engine", own, "MODULE:ENGINE")(flag("--assume-locks", trust)(with_database)))
-
-
-def flag(name: str, says: str, *argument: str) -> Option:
-    """Make an option without a value; the command gets it as this argument."""
-    return click.option(name, *argument, is_flag=True, help=says)
-
-
-def text(name: str, says: str, metavar: str = "NAME", **options: Any) -> Option:
-    """Make an option with a text."""
-    return click.option(name, metavar=metavar, help=says, **options)
-
-
-def number(name: str, says: str, *, least: int = 1, most: int = 2**31 - 1, **more: Any) -> Option:
-    """Make an option with a number, by default from 1 to what every database takes as a limit."""
-    return text(name, says, "N", type=click.IntRange(least, most), **more)
-
-
-def seconds(name: str, says: str, *, zero: bool = False, **options: Any) -> Option:
-    """Make an option of so many seconds, perhaps 0; the command gets a timedelta, or None."""
-    kind = click.FloatRange(0, MOST_SECONDS, min_open=not zero)
-    return text(name, says, "SECONDS", type=kind, callback=_as_timedelta, **options)
-
-
-json_option = flag("--json", "Print JSON.", "as_json")
-yes_option = flag("--yes", "Do it without asking.")
-host_option = text("--host", "The address to listen on.", default="127.0.0.1")
-
-
-def _as_timedelta(_context: object, _option: object, number: float | None) -> timedelta | None:
-    if number is not None and isnan(number):
-        raise click.BadParameter("it is no number.")
-    return None if number is None else timedelta(seconds=number)
-
-
-def ask(what: str, *, yes: bool) -> None:
-    """Say on the error output what is about to be done, and go on if the user agrees.
-
-    Raises:
-        Abort: the user does not agree, or nobody is there to answer.
-    """
-    if not yes:
-        click.confirm(f"About to {what}. Go on?", abort=True, err=True)
+    urls = f"The database: {URLS}. Several: --url eu=URL --url us=URL."
+    from_environment = {"envvar": URL_VARIABLE, "show_envvar": True}
+    declared = {
+        "url": options.text(urls, "[NAME=]URL", multiple=True, type=Urls(), **from_environment),
+        "engine": options.text(own, "MODULE:ENGINE"),
+        "engines": options.text(several, "MODULE:FUNCTION"),
+        "database": options.text("Only this one, of several with names."),
+        "assume_locks": options.flag(trust),
+    }
+    for name, option in reversed(declared.items()):
+        with_databases = option.of(name)(with_databases)
+    return with_databases

@@ -1,9 +1,10 @@
-"""The database that ``--url``, ``--engine`` or the environment names; nobody guesses it."""
+"""The databases that options or the environment name; nobody guesses them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,17 +12,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.util import greenlet_spawn
 
-from ..dialects import assume_locks, database_of, database_of_dialect
-from ..doctor.checks import missing_columns
-from ..sessions.deadlines import Deadlines
+from ..databases import assume_locks, database_of, database_of_dialect
+from ..doctor.checks import what_lacks
+from ..worker.deadlines import Deadlines
 from .printing import in_one_line
 from .targets import load_target
 
 R = TypeVar("R")
+
+#: ``eu=postgresql://..``, or a URL without a name.
+NAMED = re.compile(r"(?:(?P<name>[\w.-]+)=)?(?P<url>.*)", re.DOTALL)
 
 #: The environment variable that names the database where no option does.
 URL_VARIABLE = "SA_JOBQUEUE_URL"
@@ -41,112 +45,180 @@ IN_MEMORY = (None, "", ":memory:")
 
 
 @dataclass(frozen=True)
-class Database:
-    """What the options say of a command's database.
+class Databases:
+    """What the options say of a command's databases; one that has no name is called "".
 
     Attributes:
-        url, target: what --url and --engine name; the engine counts, if both are there.
-        trusted: whether a server is used that is refused as a look-alike.
-        create_file: whether a missing SQLite file is created.
+        url, engine, engines: what these options name; the last of them counts.
+        database: the one to work on, of several.
+        assume_locks: whether a server is used that is refused as a look-alike.
     """
 
-    url: str | None
-    target: str | None = None
-    trusted: bool = False
-    create_file: bool = False
+    url: tuple[str, ...] = ()
+    engine: str | None = None
+    engines: str | None = None
+    database: str | None = None
+    assume_locks: bool = False
 
-    def run(
-        self, work: Callable[[Engine], R], tables: Iterable[Table] = (), *, threads: bool = False
-    ) -> R:
-        """Call `work` with an engine that has connected; one for asyncio works in an event loop.
+    def sources(self, *, awaits: bool = False) -> dict[str, Any]:
+        """Return the application's engines or sessionmakers, or engines of the URLs, by name.
 
         Args:
-            tables: those that must be there.
-            threads: refuse an engine for asyncio, since `work` uses it in several threads.
+            awaits: prefer a driver for asyncio, if a URL's driver can be both.
 
         Raises:
-            ClickException: no connection can be made, or a table is missing; says why in one line.
+            UsageError: no option names a database, or not so that each has a name.
+            ClickException: an engine cannot be made.
         """
+        with driver_errors():
+            if self.engines:
+                found = load_target(self.engines)
+                found = found() if callable(found) else found
+                if not isinstance(found, Mapping):
+                    what = f"{self.engines} gives {type(found).__name__}"
+                    raise click.ClickException(f"{what}, no mapping of names to engines")
+            elif self.engine:
+                found = {"": load_target(self.engine)}
+            else:
+                found = {name: _engine_of(url, awaits) for name, url in self._named_urls().items()}
+        if self.database is not None and self.database not in found:
+            known = ", ".join(found) if any(found) else "none has a name"
+            raise click.UsageError(f"there is no database {self.database!r} among them: {known}")
+        chosen = {name: it for name, it in found.items() if self.database in (None, name)}
+        for engine in map(self.engine_in, chosen.values()):
+            if self.assume_locks:
+                assume_locks(engine)
+        return chosen
 
-        def connected(_: Any, engine: Engine) -> R:
-            if threads and engine.dialect.is_async:
-                raise click.ClickException(
-                    f"an engine of {engine.url.drivername} for asyncio cannot be used here: give a "
-                    f"synchronous one, or --url, as in {URLS}"
-                )
-            with driver_errors(), engine.connect() as connection:
-                require_tables(connection, tables)
+    def engines_now(self) -> dict[str, Engine]:
+        """Return the engines of the sources by name."""
+        return {name: self.engine_in(source) for name, source in self.sources().items()}
+
+    def _named_urls(self) -> dict[str, str]:
+        if not self.url:
+            raise click.UsageError(
+                "which database? Give --url URL, --engine MODULE:ENGINE or --engines "
+                f"MODULE:FUNCTION, or set {URL_VARIABLE}"
+            )
+        parts = [NAMED.fullmatch(url) for url in self.url]
+        named = {part["name"] or "": part["url"] for part in parts if part}
+        if len(named) < len(self.url) or (len(named) > 1 and "" in named):
+            raise click.UsageError(
+                "each of several databases has a name of its own: --url eu=URL --url us=URL"
+            )
+        return named
+
+    def open(
+        self, work: Callable[[dict[str, Any], dict[str, Engine]], R], *, awaits: bool = False
+    ) -> R:
+        """Call `work` with the sources, and with their engines, which have not connected.
+
+        They are disposed of afterwards. Engines for asyncio work in an event loop.
+
+        Raises:
+            UsageError, ClickException: as for :meth:`sources`.
+        """
+        sources = self.sources(awaits=awaits)
+        engines = {name: self.engine_in(source) for name, source in sources.items()}
+
+        def disposing() -> R:
+            try:
+                return work(sources, engines)
+            finally:
+                for engine in engines.values():
+                    with Deadlines(engine, FAREWELL):
+                        engine.dispose()
+
+        if not any(engine.dialect.is_async for engine in engines.values()):
+            return disposing()
+        return asyncio.run(greenlet_spawn(disposing))
+
+    def run(self, work: Callable[[Engine], R], *, create_file: bool = False) -> R:
+        """Call `work`, which may work in threads, with the one engine, which has connected."""
+
+        def connected(_: object, engines: dict[str, Engine]) -> R:
+            engine = one_of(engines)
+            refuse_async(engine)
+            connect(engine, create_file=create_file)
             return work(engine)
 
         return self.open(connected)
 
-    def open(self, work: Callable[[Any, Engine], R], *, awaits: bool = False) -> R:
-        """Call `work` with the application's engine or sessionmaker, or an engine of the URL.
-
-        It also gets the engine, which has not connected, and is disposed of afterwards.
-
-        Args:
-            awaits: prefer a driver for asyncio, if the URL's driver can be both.
+    def engine_in(self, source: Any) -> Engine:
+        """Return the engine of a source.
 
         Raises:
-            UsageError: no option names a database.
-            ClickException: the engine cannot be made, or its file is missing.
+            ClickException: it has none.
         """
-        if not self.target and not self.url:
-            raise click.UsageError(
-                f"which database? Give --url URL or --engine MODULE:ENGINE, or set {URL_VARIABLE}"
-            )
-        with driver_errors():
-            source = load_target(self.target) if self.target else self._engine_of_url(awaits)
-        engine = self._engine_in(source)
-        if self.trusted:
-            assume_locks(engine)
-        self._check_file(engine)
-
-        def disposing() -> R:
-            try:
-                return work(source, engine)
-            finally:
-                with Deadlines(engine, FAREWELL):
-                    engine.dispose()
-
-        if not engine.dialect.is_async:
-            return disposing()
-        return asyncio.run(greenlet_spawn(disposing))
-
-    def _engine_of_url(self, awaits: bool) -> Any:
-        url = make_url(str(self.url))
-        dialect, options = url.get_dialect(), driver_options(url)
-        if dialect.is_async or (awaits and dialect.get_async_dialect_cls(url).is_async):
-            from sqlalchemy.ext.asyncio import create_async_engine  # it needs greenlet
-
-            return create_async_engine(url, **options)
-        return create_engine(url, **options)
-
-    def _engine_in(self, source: Any) -> Engine:
         bind = getattr(source, "kw", {}).get("bind", source)  # of a sessionmaker
         engine = getattr(bind, "sync_engine", bind)
         if not isinstance(engine, Engine):
             raise click.ClickException(
-                f"{self.target} is no Engine, AsyncEngine, sessionmaker or async_sessionmaker with "
-                f"an engine, but {source!r}"
+                f"{self.engine or self.engines} is no Engine, AsyncEngine, sessionmaker or "
+                "async_sessionmaker with an engine, but of the class "
+                f"{type(source).__name__}"  # a text may have a password
             )
         return engine
 
-    def _check_file(self, engine: Engine) -> None:
-        """Refuse an SQLite file that is missing: a mistyped name would make an empty one."""
-        name = engine.url.database
-        if not database_of_dialect(engine.dialect).one_writer:
-            return
-        if name in IN_MEMORY:
-            raise click.ClickException(
-                "processes cannot share a database in memory; name a file: sqlite:///FILE"
-            )
-        if not self.create_file and not f"{name}".startswith("file:") and not Path(name).exists():
-            raise click.ClickException(
-                f"there is no file {name}; your migration creates it (alembic upgrade head). "
-                "Or name another database with --url"
-            )
+
+def connect(engine: Engine, tables: Iterable[Table] = (), *, create_file: bool = False) -> None:
+    """Connect, and refuse a database without these tables.
+
+    Raises:
+        ClickException: no connection can be made, or a table is missing; says why in one line.
+    """
+    if not create_file:
+        check_file(engine)
+    with driver_errors(), engine.connect() as connection:
+        require_tables(connection, tables)
+
+
+def check_file(engine: Engine) -> None:
+    """Refuse an SQLite file that is missing: a mistyped name would make an empty one."""
+    name = engine.url.database
+    if not database_of_dialect(engine.dialect).one_writer:
+        return
+    if name in IN_MEMORY:
+        raise click.ClickException(
+            "processes cannot share a database in memory; name a file: sqlite:///FILE"
+        )
+    if not f"{name}".startswith("file:") and not Path(f"{name}").exists():
+        raise click.ClickException(
+            f"there is no file {name}; your migration creates it (alembic upgrade head). "
+            "Or name another database with --url"
+        )
+
+
+def _engine_of(text: str, awaits: bool) -> Any:
+    url = make_url(text)
+    dialect, options = url.get_dialect(), driver_options(url)
+    if dialect.is_async or (awaits and dialect.get_async_dialect_cls(url).is_async):
+        from sqlalchemy.ext.asyncio import create_async_engine  # it needs greenlet
+
+        return create_async_engine(url, **options)
+    return create_engine(url, **options)
+
+
+def one_of(found: Mapping[str, R]) -> R:
+    """Return the one of these databases.
+
+    Raises:
+        UsageError: there are several.
+    """
+    if len(found) != 1:
+        raise click.UsageError(
+            f"this works on one database: choose one of {', '.join(found)} by --database NAME"
+        )
+    return next(iter(found.values()))
+
+
+def refuse_async(engine: Engine) -> None:
+    """Refuse an engine for asyncio, where it would be used in several threads."""
+    if engine.dialect.is_async:
+        raise click.ClickException(
+            f"an engine of {engine.url.drivername} for asyncio cannot be used here: give a "
+            f"synchronous one, or --url, as in {URLS}"
+        )
 
 
 @contextmanager
@@ -174,24 +246,18 @@ def require_tables(connection: Connection, tables: Iterable[Table]) -> None:
         ClickException: names what is missing, and the database.
     """
     database_of(connection)
-    where = shown_url(connection.engine)
     for table in tables:
-        if not inspect(connection).has_table(table.name, schema=table.schema):
+        if lack := what_lacks(lambda: connection, table, connection.rollback):
             raise click.ClickException(
-                f"there is no table {table.fullname!r} in {where}; metadata.create_all(engine) or "
-                "a migration creates it"
-            )
-        missing = missing_columns(connection.execute, table, connection.rollback)
-        if missing:
-            raise click.ClickException(
-                f"the table {table.fullname!r} in {where} lacks columns of its model: "
-                f"{', '.join(missing)}; your migration adds them: alembic upgrade head"
+                f"{lack}, in {shown_url(connection.engine)}; metadata.create_all(engine) creates "
+                "tables, and your migration adds columns: alembic upgrade head"
             )
 
 
 def shown_url(engine: Engine) -> str:
-    """Return the URL without its password, and the path of a file in full."""
-    url = engine.url
+    """Return the URL without its passwords, and the path of a file in full."""
+    secret = [name for name in engine.url.query if "pass" in name.lower()]
+    url = engine.url.difference_update_query(secret)
     if database_of_dialect(engine.dialect).one_writer and url.database not in IN_MEMORY:
         url = url.set(database=str(Path(str(url.database)).absolute()))
     return url.render_as_string(hide_password=True)

@@ -19,28 +19,22 @@ from ..bulk.manager import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
 from ..process import first_signal_stops
 from .command import database_options
-from .database import Database
-from .printing import in_one_line
+from .database import Databases
+from .printing import in_one_line, say
 from .targets import load_target
 
+FOLDER = "A new load begins in an empty or missing folder."
 WAYS_ON = "--resume continues the load, --rollback deletes what it has inserted"
 
 
 @click.command()
 @click.argument("source", metavar="MODULE:SOURCE|status")
-@click.option(
-    "--log",
-    "folder",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The folder of this load; a new load begins in an empty or missing folder.",
-)
+@click.option("--log", metavar="DIR", required=True, help=FOLDER)
 @click.option("--resume", "verb", flag_value="restore", help="Continue after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
 @database_options
-def load(source: str, folder: Path, verb: str | None, database: Database) -> None:
+def load(source: str, log: str, verb: str | None, databases: Databases) -> None:
     """Insert many rows; resume or roll back after a crash.
 
     MODULE:SOURCE names a source, such as an InsertSource, or a function that returns a
@@ -48,15 +42,15 @@ def load(source: str, folder: Path, verb: str | None, database: Database) -> Non
     the load after the current batch. Give `status` instead of MODULE:SOURCE to see the
     progress of a load.
     """
-    log = FileLog(folder)
+    folder, file_log = Path(log), FileLog(log)
     try:
-        before = status_of(log)
+        before = status_of(file_log)
     except OSError as error:
         raise click.ClickException(str(error)) from error
     if source == "status":
         if not folder.exists():
             raise click.ClickException(f"there is no log in {folder}: no such folder")
-        click.echo(before)
+        say(before)
         return
     _refuse(before.state, verb, folder)
     found = load_target(source)
@@ -66,15 +60,15 @@ def load(source: str, folder: Path, verb: str | None, database: Database) -> Non
             raise click.ClickException(
                 f"{source!r} is neither a source nor a function that returns one"
             )
-        bulk_load = BulkLoad(made, log)
+        bulk_load = BulkLoad(made, file_log)
         with first_signal_stops(bulk_load.stop), _progress_bar(bulk_load, before):
             _call(bulk_load, verb or "run")
-        click.echo(bulk_load.status())
+        say(bulk_load.status())
 
     if isinstance(found, Source) or not callable(found):
         run(found)
     elif inspect.signature(found).parameters:
-        database.run(lambda engine: run(found(engine)), threads=True)
+        databases.run(lambda engine: run(found(engine)))
     else:
         run(found())
 
@@ -116,8 +110,8 @@ def _refuse(state: LoadState, verb: str | None, folder: Path) -> None:
 @contextmanager
 def _progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
     """Show a bar of batches, which starts with the batches that are in already."""
-    text, count = "{task.description}", "{task.completed}/{task.total} batches"
-    with Bar(text, BarColumn(), count, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    state, count = "{task.description}", "{task.completed}/{task.total} batches"
+    with Bar(state, BarColumn(), count, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task("")
 
         def update(now: Progress) -> None:

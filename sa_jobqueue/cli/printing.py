@@ -1,43 +1,86 @@
-"""What commands print: tables, JSON, and errors of one line; text of rows is never obeyed."""
+"""The door to the terminal: what a command prints goes through here.
+
+Rows hold what strangers have written: codes that a terminal obeys, markup of rich, and line breaks
+that forge a line. All text of rows passes :func:`printable`; :mod:`.logs` uses it, too.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
 from ..counts import Count
 
 
 def printable(text: object) -> str:
-    """Write a stranger's text so that the terminal does not obey it."""
+    """Write a stranger's text so that the terminal does not obey it, in one line."""
     return "".join(each if each.isprintable() else "\ufffd" for each in str(text))
 
 
-def print_table(*columns: str | Column, rows: Iterable[Iterable[object]]) -> None:
-    """Print rows, whose texts may be a stranger's; times are of UTC, and None is a dash."""
-    table = Table(*columns)
+def say(line: object, *, err: bool = False) -> None:
+    """Print a line."""
+    click.echo(printable(line), err=err)
+
+
+#: The width of lines that no terminal shows, but another program reads.
+WIDEST = 10_000
+
+
+Rows: TypeAlias = Iterable[Iterable[object]]
+
+
+def print_table(*columns: str | Column, rows: Rows, full: bool = False) -> None:
+    """Print rows, as in :func:`table_of`."""
+    wide_console().print(table_of(*columns, rows=rows, full=full))
+
+
+def wide_console(**options: Any) -> Console:
+    """Return the console; what is no terminal gets each line whole."""
+    console = Console(**options)
+    if not console.is_terminal:
+        console.width = WIDEST
+    return console
+
+
+def table_of(*columns: str | Column, rows: Rows, full: bool = False, gap: int = 2) -> Table:
+    """Lay out rows, a line for each: times are of UTC, and None is a dash.
+
+    Args:
+        columns: a terminal cuts those that are given as texts.
+        full: lay out all of them, over several lines.
+        gap: between columns.
+    """
+    table = Table(*columns, box=None, padding=(0, gap, 0, 0), header_style="dim")
     for row in rows:
-        table.add_row(*(escape(_cell(value)) for value in row))
-    Console().print(table)
+        table.add_row(*(_cell(value, full=full) for value in row))
+    return table
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, *, full: bool) -> Text:
+    if isinstance(value, Text):
+        return value
     if value is None or isinstance(value, datetime):
-        return time_text(value)
-    return f"{value:,}" if isinstance(value, int) else printable(value)
+        return Text(time_text(value))
+    text = f"{value:,}" if isinstance(value, int) else printable(value)
+    return Text(text, no_wrap=not full, overflow="fold" if full else "ellipsis")
 
 
 def right(name: str) -> Column:
     """Return a column of numbers."""
-    return Column(name, justify="right")
+    return Column(name, justify="right", no_wrap=True)
+
+
+def whole(name: str) -> Column:
+    """Return a column whose texts are never cut."""
+    return Column(name, no_wrap=True)
 
 
 def time_text(value: datetime | None) -> str:
@@ -54,17 +97,12 @@ def _plain(value: Any) -> object:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Count):
-        return {"number": value.number, "more": value.more}
+        return vars(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def jobs_text(count: int) -> str:
-    """Count jobs."""
-    return f"{count:,} {'job' if count == 1 else 'jobs'}"
 
 
 def in_one_line(error: BaseException) -> str:
     """Return an error's text without the statement, the links and the line breaks."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     text = str(cause.args[-1]) if cause.args else ""  # drivers of MySQL put a number first
-    return " ".join(text.split()) or type(cause).__name__
+    return printable(" ".join(text.split())) or type(cause).__name__

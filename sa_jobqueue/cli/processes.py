@@ -24,6 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
@@ -59,7 +60,7 @@ class OwnProcess:
         # An import may take its time, or hang: before the work the process just ends.
         self._stop: Callable[[], object] = lambda: os._exit(0)
         if pipe is not None:
-            threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
+            THREADS.start(partial(self._listen, pipe), name="sa_jobqueue listen")
 
     def begin_work(self, stop: Callable[[], object], trouble: Callable[[], str | None]) -> None:
         """Tell the supervisor that the worker runs; from now on `stop` is how it ends.
@@ -69,7 +70,7 @@ class OwnProcess:
         """
         self._stop = stop
         if self.pipe is not None:
-            threading.Thread(target=self._tell, args=(self.pipe, trouble), daemon=True).start()
+            THREADS.start(partial(self._tell, self.pipe, trouble), name="sa_jobqueue tell")
 
     def _tell(self, pipe: Connection, trouble: Callable[[], str | None]) -> None:
         told: object = self
@@ -93,21 +94,18 @@ class OwnProcess:
         """
 
         def end() -> None:
+            time.sleep(max(moment - time.monotonic(), LAST_MOMENTS))
             main = threading.main_thread()
             threads = [it for it in threading.enumerate() if not it.daemon and it is not main]
             names = ", ".join(sorted(it.name for it in threads))
-            log.error(
-                "the worker has ended, and its process has not: it is ended%s",
-                f", although threads still run: {names}" if names else "",
-            )
+            running = f", although threads still run: {names}" if names else ""
+            log.error("the worker has ended, and its process has not: it is ended%s", running)
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):  # nobody may read it any more
                     stream.flush()
             os._exit(exit_code)
 
-        timer = threading.Timer(max(moment - time.monotonic(), LAST_MOMENTS), end)
-        timer.daemon = True
-        timer.start()
+        THREADS.start(end, name="sa_jobqueue end")
 
 
 def run_child(pipe: Connection) -> None:

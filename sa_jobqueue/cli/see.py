@@ -5,262 +5,326 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from operator import itemgetter
+from textwrap import wrap
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 from sqlalchemy import make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 
-from ..ages import age_text, duration_text
-from ..control import HOST_LENGTH, paused, tables_for
+from ..ages import age_text, count_text, duration_text, rate_text, rough_text
+from ..control import HOST_LENGTH, WorkerInfo, paused, tables_for
 from ..control import workers as list_workers
-from ..counts import Listed, ListedJob, QueueStats, list_jobs, overview, why_incomplete
-from ..dialects import database_of_dialect
-from ..dialects.examination import Severity
+from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete
+from ..counts.count import has_table
+from ..databases import database_of_dialect
 from ..doctor import Report, examine
+from ..doctor.examination import Severity
+from ..groups import progress_of_all
 from ..model.columns import first_line
 from ..model.keys import CONTROL, beside, queue_name
+from ..model.mapping import GROUPS
 from ..owners.alive import OwnerState
 from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue, claim_statements
 from ..steering import key_text
-from .command import Place, command, flag, json_option, number, seconds, targets_argument, text
+from ..worker.deadlines import Deadlines
+from . import options
+from .command import PATIENCE, Place, command
 from .database import shown_url
-from .printing import in_one_line, print_json, print_table, printable, right, time_text
+from .options import flag, number, plain_command, seconds, text
+from .printing import (
+    in_one_line,
+    print_table,
+    printable,
+    right,
+    say,
+    table_of,
+    time_text,
+    whole,
+    wide_console,
+)
 from .targets import load_queues
 
 R = TypeVar("R")
 
 
-@command(json_option)
-def status(at: Place, as_json: bool) -> None:
+@command("as_json")
+def status(at: Place) -> Any:
     """Count the jobs of queues.
 
     The command reads only indexes, and is fast on a big table. For one MODULE:QUEUE it also counts
     by status, and reads all rows; --json does not.
     """
     seen = _look(at)
-    if as_json:
-        print_json([_data(*named) for named in seen.items()])
-        return
+    if at.as_json:
+        return [_data(*each) for each in zip(at.queues, seen.values(), strict=True)]
     (target, queue), *others = at.queues.items()
     if not others and target in at.targets:
         counts = at.read(queue.count_by_status)
         print_table("status", right("jobs"), rows=counts.items())
-    Console().print(_overview_table(seen))
-    for each in seen.values():
+    Console().print(overview_table(seen))
+    for name, each in seen.items():
         if each.paused is not None:
-            click.echo(pause_text(each.name, each.paused))
+            _say_paused(name, each.paused)
+    for queue in {queue.mapping.table.metadata: queue for queue in at.queues.values()}.values():
+        at.read(partial(_say_groups, queue=queue))
+    return None
 
 
-@command(seconds("--every", "The time between refreshes.", default=2.0))
-def top(at: Place, every: timedelta) -> None:
-    """Watch queues in the terminal until Ctrl-C."""
+def _say_groups(session: Session, queue: JobQueue[Any]) -> None:
+    """Say how far the groups are that jobs wait for, if there are any."""
+    groups = beside(queue.mapping, GROUPS)
+    if groups is None or not has_table(session.connection(), groups.table):
+        return
+    number, progress = progress_of_all(session, queue.mapping.entity)
+    if number:
+        bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
+        done = f"{progress.done:,} of {progress.total:,} members are done"
+        say(f"jobs wait for {count_text(number, 'group')}: {done}{bad}")
+
+
+#: From this width on, `top` draws how many jobs were due at its last looks, so many.
+WIDE, LOOKS = 100, 20
+
+
+REFRESH, EVERY = "The time between refreshes.", timedelta(seconds=2)
+
+
+@command(together=True)
+def top(places: dict[str, Place], every: timedelta = seconds(REFRESH, EVERY)) -> None:
+    """Watch queues in the terminal until q or Ctrl-C."""
     seen: dict[str, QueueStats] = {}
-    where, stop = shown_url(at.engine), THREADS.flag()
-    with first_signal_stops(stop.set), Live(auto_refresh=False) as live:
+    lately: dict[str, deque[int]] = {}
+    where = ", ".join(name or shown_url(at.engine) for name, at in places.items())
+    stop = THREADS.flag()
+    with first_signal_stops(stop.set), q_stops(stop.set), Live(auto_refresh=False) as live:
         while True:
-            try:
-                seen, problem = _look(at), None
-            except OperationalError as error:  # a server that is away is asked again
-                problem = error
-            live.update(picture(seen, where, problem), refresh=True)
+            problems = []
+            for name, at in places.items():
+                try:
+                    with Deadlines(at.engine, PATIENCE):
+                        found = {f"{name} {queue}".lstrip(): it for queue, it in _look(at).items()}
+                except DBAPIError as error:  # a server that is away is asked again
+                    problems.append(f"{name} not read, tried again: {in_one_line(error)}".lstrip())
+                    continue
+                seen |= found
+                for queue, stats in found.items():
+                    lately.setdefault(queue, deque(maxlen=LOOKS)).append(stats.due.number)
+            drawn = lately if live.console.width >= WIDE else {}
+            live.update(picture(seen, where, problems, drawn), refresh=True)
             if stop.wait(every.total_seconds()):
                 return
 
 
-@command(number("--limit", "List at most N jobs.", default=20), json_option)
-def failed(at: Place, limit: int, as_json: bool) -> None:
+@contextmanager
+def q_stops(stop: Callable[[], object]) -> Iterator[None]:
+    """Have the key q call `stop`, if there is a terminal."""
+    if os.name != "posix" or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def listen() -> None:
+        while pressed := os.read(terminal, 1):
+            if pressed in b"qQ":
+                stop()
+
+    tty.setcbreak(terminal)
+    THREADS.start(listen, name="sa_jobqueue keys")
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+@command("full", "as_json")
+def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -> Any:
     """List failed jobs, the newest first.
 
     Without the index of failed jobs, which __queue_args__ = {"failed_index": True} declares, only
     the 10,000 rows with the largest keys are looked at.
     """
-    found: list[tuple[str, ListedJob]] = []
-    for queue in at.queues.values():
+    rows: list[tuple[object, ...]] = []
+    data: list[dict[str, object]] = []
+    for name, queue in at.named.items():
         jobs = at.read(partial(list_jobs, queue=queue, which=Listed.FAILED, limit=limit))
         incomplete = at.read(partial(why_incomplete, queue=queue))
         if incomplete is not None:
-            click.echo(f"this list may lack jobs: {incomplete}", err=True)
-        found += [(queue_name(queue), job) for job in jobs]
-    if as_json:
-        names = ("queue", "key", "job", "attempts", "failed_at", "last_error")
-        values = (
-            (it, job.key, job.text, job.attempts, job.owner_date, job.last_error)
-            for it, job in found
-        )
-        print_json([dict(zip(names, each, strict=True)) for each in values])
-        return
-    calls = ["job"] if any(job.text for _, job in found) else []  # of tasks alone
-    rows = (
-        (
-            *(name, key_text(job.key), *([job.text] if calls else [])),
-            *(job.attempts, job.owner_date, first_line(job.last_error)),
-        )
-        for name, job in found
-    )
-    columns: tuple[Any, ...] = (
-        "queue",
-        "key",
-        *calls,
-        right("attempts"),
-        "failed at (UTC)",
-        "error",
-    )
-    print_table(*columns, rows=rows)
+            say(f"this list may lack jobs: {incomplete}", err=True)
+        for job in jobs:
+            told = {"job": job.text, "attempts": job.attempts, "failed_at": job.owner_date}
+            last = {"last_error": job.last_error}
+            data.append({"queue": queue_name(queue), "key": job.key, **told, **last})
+            rows.append((name, key_text(job.key), *told.values(), first_line(job.last_error)))
+    columns = ("queue", whole("key"), "job", right("tries"), whole("failed at (UTC)"), "error")
+    return at.show(data, *columns, rows=rows)
 
 
 def _look(at: Place) -> dict[str, QueueStats]:
-    return dict(zip(at.queues, at.read(partial(overview, queues=at.queues.values())), strict=True))
+    return dict(zip(at.named, at.read(partial(overview, queues=at.queues.values())), strict=True))
 
 
 def picture(
-    queues: Mapping[str, QueueStats], where: str, error: OperationalError | None = None
+    seen: Mapping[str, QueueStats],
+    where: str,
+    problems: Iterable[str] = (),
+    lately: Mapping[str, Sequence[int]] | None = None,
 ) -> RenderableType:
-    """Lay out a refresh: where and when, the queues, and what is wrong."""
-    head = Text(f"{datetime.now(UTC):%H:%M:%S} UTC  {where}", style="dim", no_wrap=True)
-    head.overflow = "ellipsis"
-    parts: list[RenderableType] = [head, _overview_table(queues)]
-    if error is not None:
-        parts.append(f"[red]not read, tried again:[/] {escape(in_one_line(error))}")
-    return Group(*parts)
+    """Lay out a refresh: where and when, the queues with trouble first, and what is wrong.
+
+    Args:
+        lately: how many jobs of a queue were due at the last looks, to be drawn.
+    """
+    when = f"{datetime.now(UTC):%H:%M:%S} UTC"
+    head = Text(f"{when}  {where}", style="dim", no_wrap=True, overflow="ellipsis")
+    sorted_seen = sorted(seen.items(), key=lambda each: -len(each[1].worries))
+    table = overview_table(dict(sorted_seen), lately)
+    return Group(head, table, *(Text(problem, style="red") for problem in problems))
+
+
+#: The bars of a plot, from 0 to the most.
+BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+
+
+def spark(numbers: Sequence[int]) -> str:
+    """Draw numbers as bars; only 0 has none."""
+    most = max(*numbers, 1)
+    return "".join(BARS[-(-number * 8 // most)] for number in numbers)
+
+
+#: What JSON calls the figures of a queue that have another name, or are lists, in QueueStats.
+DATA = {"name": "queue", "oldest": "oldest_seconds", "rate": "finished_per_second"}
 
 
 def _data(target: str, seen: QueueStats) -> dict[str, Any]:
     """Return a queue as JSON has it: null where nobody knows."""
     states = [worker.state for worker in seen.workers or ()]
     workers = {state.name.lower(): states.count(state) for state in OwnerState}
-    return {
-        "target": target,
-        "queue": seen.name,
-        "due": seen.due,
-        "oldest_seconds": seen.oldest,
-        "next_due": seen.next_due,
-        "claimed": seen.claimed,
-        "failed": seen.failed,
-        "cancelled": seen.cancelled,
-        "finished_per_second": seen.rate,
-        "paused": seen.paused,
-        "workers": None if seen.workers is None else workers,
-    }
+    figures = {DATA.get(name, name): value for name, value in vars(seen).items()}
+    return {"target": target, **figures, "workers": None if seen.workers is None else workers}
 
 
-def _overview_table(queues: Mapping[str, QueueStats]) -> Table:
-    """Lay out queues by the names of their targets."""
-    names = ("due", "oldest", "next", "claimed", "failed", "done/s", "workers")
-    table = Table(
-        Column("queue", overflow="ellipsis"),  # the only one that rich may make narrower
-        *(Column(name, justify="right", no_wrap=True) for name in names),
-        box=None,
-        padding=(0, 1, 0, 0),
+def overview_table(
+    queues: Mapping[str, QueueStats], lately: Mapping[str, Sequence[int]] | None = None
+) -> Table:
+    """Lay out queues by their names."""
+    figures = ("due", "oldest", "next", "claimed", "failed", "done/s", "workers")
+    drawn = ["due lately"] if lately else []
+    rows = (
+        (name, *_figures(seen), *([spark(lately[name])] if lately else []))
+        for name, seen in queues.items()
     )
-    for target, seen in queues.items():
-        table.add_row(
-            escape(target.rpartition(":")[2]),
-            str(seen.due),
-            age_text(seen.oldest),
-            age_text(None if seen.next_due is None else seen.next_due - datetime.now(UTC)),
-            str(seen.claimed),
-            "not indexed" if seen.failed is None else str(seen.failed),
-            "-" if seen.rate is None else f"{seen.rate:,.{0 if seen.rate >= 10 else 2}f}",
-            _workers_text(seen),
-        )
-    return table
+    return table_of("queue", *map(right, figures), *drawn, rows=rows, gap=1)
 
 
-def _workers_text(seen: QueueStats) -> str:
+def _figures(seen: QueueStats) -> Iterator[object]:
+    """Yield what a line has of a queue behind its name."""
+    yield from (seen.due, age_text(seen.oldest))
+    yield age_text(None if seen.next_due is None else seen.next_due - datetime.now(UTC))
+    yield from (seen.claimed, "not indexed" if seen.failed is None else seen.failed)
+    yield from (rate_text(seen.rate), _workers_text(seen))
+
+
+def _workers_text(seen: QueueStats) -> Text | None:
     """Count the workers, those that are dead apart; say that they rest."""
     if seen.workers is None:
-        return "-"
-    dead = sum(worker.state is OwnerState.DEAD for worker in seen.workers)
-    words = [f"{len(seen.workers) - dead}"]
-    words += [f"[red]{dead} dead[/]"] if dead else []
-    stuck = sum(worker.state is OwnerState.STUCK for worker in seen.workers)
-    words += [f"[red]{stuck} stuck[/]"] if stuck else []
+        return None
+    states = Counter(worker.state for worker in seen.workers)
+    words = [f"{len(seen.workers) - states[OwnerState.DEAD]}"]
+    for state, name in ((OwnerState.DEAD, "dead"), (OwnerState.STUCK, "stuck")):
+        words += [f"[red]{states[state]} {name}[/]"] if states[state] else []
     words += ["[yellow]paused[/]"] if seen.paused else []
-    return " ".join(words)
+    return Text.from_markup(" ".join(words))
 
 
-def pause_text(queue: str, since: datetime) -> str:
-    """Say that a queue is paused, by its name."""
-    return f"{printable(queue)} is paused since {time_text(since.astimezone(UTC))} UTC"
+def _say_paused(queue: str, since: datetime) -> None:
+    say(f"{queue} is paused since {time_text(since.astimezone(UTC))} UTC")
 
 
-@command(json_option)
-def workers(at: Place, as_json: bool) -> None:
+@command("full", "as_json")
+def workers(at: Place) -> Any:
     """List workers and paused queues.
 
     They are those of the applications that the queues belong to.
     """
-    pauses = listed(at, paused)
-    found = [{**vars(it), "state": it.state.name.lower()} for it in listed(at, list_workers)]
-    if as_json:
-        print_json({"workers": found, "paused": [vars(it) for it in pauses]})
-        return
-    columns = ("worker", "state", "host", "pid", "queues", right("jobs"), "seen (UTC)")
-    shown = ({**it, "pid": str(it["pid"]), "queues": ", ".join(it["queues"])} for it in found)
-    values = itemgetter("name", "state", "host", "pid", "queues", "jobs", "seen_at")
-    print_table(*columns, rows=map(values, shown))
-    for pause in pauses:
-        click.echo(pause_text(pause.queue, pause.since))
+    pauses, found = listed(at, paused), listed(at, list_workers)
+    columns = (whole("worker"), whole("state"), "host", right("pid"), "queues", right("jobs"))
+    rows = (
+        (it.name, it.state.name.lower(), it.host, str(it.pid), queues, it.jobs, f"{seen} ago")
+        for it in found
+        for queues in [", ".join(map(at.called, it.queues))]
+        for seen in [rough_text(datetime.now(UTC) - it.seen_at)]
+    )
+    data = [{**vars(it), "state": it.state.name.lower()} for it in found]
+    told = {"workers": data, "paused": list(map(vars, pauses))}
+    shown = at.show(told, *columns, whole("seen"), rows=rows)
+    for pause in () if at.as_json else pauses:
+        _say_paused(at.called(pause.queue), pause.since)
+    return shown
 
 
-def listed(
-    at: Place, in_tables: Callable[..., list[R]], queues: Iterable[JobQueue[Any]] | None = None
-) -> list[R]:
+def listed(at: Place, in_tables: Callable[..., list[R]]) -> list[R]:
     """Read the control tables of the queues, each once; queues without them are an error."""
-    given = at.queues.values() if queues is None else queues
-    found = (tables_for(None, queue.mapping) for queue in given)
+    found = (tables_for(None, queue) for queue in at.queues.values())
     each_once = {id(tables): tables for tables in found}.values()
     return at.read(
         lambda session: [it for tables in each_once for it in in_tables(session, tables=tables)]
     )
 
 
+def workers_of(at: Place) -> list[WorkerInfo]:
+    """Return the workers that take jobs of the queues."""
+    names = set(map(queue_name, at.queues.values()))
+    return [it for it in listed(at, list_workers) if names.intersection(it.queues)]
+
+
 #: A worker writes its row once in a minute, give or take a fifth.
 WITHIN = timedelta(seconds=150)
+WROTE = "A worker of this host wrote its row in this time."
 
 
-@command(
-    seconds(
-        "--within",
-        "A worker of this host wrote its row in this time.",
-        default=WITHIN.total_seconds(),
-    )
-)
-def health(at: Place, within: timedelta) -> None:
+@command()
+def health(at: Place, within: timedelta = seconds(WROTE, WITHIN)) -> None:
     """Tell by the exit code whether this host works on the queues.
 
     The database answers, the tables are there, and a worker of this host is at work. Without
     control tables, nothing tells of workers.
     """
-    known = [queue for queue in at.queues.values() if beside(queue.mapping, CONTROL)]
+    known = {name: it for name, it in at.queues.items() if beside(it.mapping, CONTROL)}
     if not known:
-        click.echo("ok: the database answers, and the tables are there")
+        say("ok: the database answers, and the tables are there")
         return
-    names, host = set(map(queue_name, at.queues.values())), socket.gethostname()
-    here = [it for it in listed(at, list_workers, known) if it.host == host[:HOST_LENGTH]]
-    found = [it for it in here if names.intersection(it.queues)]
+    host = socket.gethostname()
+    found = [it for it in workers_of(replace(at, queues=known)) if it.host == host[:HOST_LENGTH]]
     young = [it for it in found if datetime.now(UTC) - it.seen_at <= within]
     alive = [it for it in young if it.state not in (OwnerState.DEAD, OwnerState.STUCK)]
     if not alive:
         stuck = next((f"; one is stuck in {it.stuck}" for it in young if it.stuck), "")
         raise click.ClickException(
             f"no worker of {host} is at work: {len(found)} listed, {len(young)} seen within "
-            f"{duration_text(within)}{stuck}"
+            f"{duration_text(within)}{printable(stuck)}"
         )
-    click.echo(f"ok: {len(alive)} workers of {host} are at work")
+    say(f"ok: {len(alive)} workers of {host} are at work")
 
 
 # -- what a claim sends, what serves it, and what slows it down ---------------
@@ -270,11 +334,12 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "
 _EXPANDING = re.compile(r"(?P<open>\()?__\[POSTCOMPILE_(?P<name>\w+)\](?(open)\))")
 
 
-@command(
-    flag("--locks", "Only prove, by two connections, that row locks hold."),
-    tables=False,
-)
-def doctor(at: Place, locks: bool) -> None:
+@command(tables=False)
+def doctor(
+    at: Place,
+    locks: bool = flag("Only prove, by two connections, that row locks hold."),
+    full: bool = flag("Print what is well, too."),
+) -> None:
     """Find out what slows down claims.
 
     The doctor says whether an index serves the claim. Each finding names its fix. The exit code is
@@ -285,32 +350,38 @@ def doctor(at: Place, locks: bool) -> None:
     look-alike.
     """
     found: set[Severity] = set()
-    for queue in at.queues.values():
+    for name, queue in at.named.items():
         report = examine(at.engine, queue, checks=["locks"] if locks else None)
-        _print_report(report)
+        _print_report(name, report, full=full or locks)
         found.update(each.severity for each in report.findings)
     code = 1 if Severity.ERROR in found else 3 if Severity.WARNING in found else 0
     click.get_current_context().exit(code)
 
 
-def _print_report(report: Report) -> None:
-    """Print the findings with their fixes, then the facts, then a summary."""
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(Text(f"{report.queue} on {report.database}", style="bold"))
-    for finding in (*report.findings, *report.facts):
+def _print_report(name: str, report: Report, *, full: bool) -> None:
+    """Print the findings with their fixes, then what is well in one line, then a summary."""
+    console = wide_console(soft_wrap=True, highlight=False)
+    console.print(Text(f"{name}: {report.queue} on {report.database}", style="bold"))
+    indent = " " * 18
+    width = max(console.width - len(indent), 20)
+    for finding in (*report.findings, *(report.facts if full else ())):
         severity = (f"{finding.severity:<8}", STYLES[finding.severity])
-        fix = f"\n{'':<18}fix: {finding.fix}" if finding.fix else ""
+        lines = wrap(printable(finding.message), width, break_on_hyphens=False)
+        lines += [f"fix: {printable(finding.fix)}"] if finding.fix else []
         check = (f"{finding.check + ' ':<10}", "dim")
-        console.print(Text.assemble(severity, check, finding.message, fix))
-    counts = ((len(report.errors), "error"), (len(report.warnings), "warning"))
-    counted = ", ".join(f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts)
-    console.print(counted if report.findings else "all is well")
+        console.print(Text.assemble(severity, check, f"\n{indent}".join(lines)))
+    if report.facts and not full:
+        well = ", ".join(dict.fromkeys(fact.check for fact in report.facts))
+        console.print(Text.assemble((f"{'ok':<8}", "green"), (well, "dim")))
+    counts = (count_text(len(report.errors), "error"), count_text(len(report.warnings), "warning"))
+    console.print(", ".join(counts) if report.findings else "all is well")
 
 
-@click.command()
-@targets_argument
-@text("--dialect", "postgresql, mysql, mariadb or sqlite.", required=True)
-def sql(targets: tuple[str, ...], dialect: str) -> None:
+DIALECTS = "postgresql, mysql, mariadb or sqlite."
+
+
+@plain_command(options.targets)
+def sql(targets: tuple[str, ...], dialect: str = text(DIALECTS, required=True)) -> None:
     """Print the SQL that claims jobs, for the newest server."""
     # Named parameters: those of a driver would be %s or ?.
     kind: Any = make_url(f"{dialect}://").get_dialect()

@@ -2,128 +2,180 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from email.message import Message
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import click
+from sqlalchemy.exc import DBAPIError
 
 from ..counts import overview, workers_needed
+from ..model.columns import first_line
 from ..model.keys import queue_name
 from ..process import THREADS, first_signal_stops
-from .command import Place, command, flag, host_option, number, seconds
-from .logs import log_options, set_up_logging
-from .printing import print_json
+from . import logs
+from .command import Place, command
+from .options import flag, number, seconds, text
+from .printing import print_json, say
 
 #: Names the folder where processes count; the name is that of prometheus_client.
 COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 
-@command(
-    host_option,
-    number("--port", "The port; 0: any that is free.", least=0, most=65535, default=8000),
-    flag("--read-only", "Show the queues, but allow no changes."),
-    log_options,
-    tables=False,
-    threads=True,
-)
+HOST = text("The address to listen on.", default="127.0.0.1")
+ALLOW_HOST = text("Another name of this server, beside its own.", multiple=True)
+PROXY = "The address of a proxy whose X-Forwarded headers are true."
+
+
+@command(tables=False, threads=True, together=True)
 def web(
-    at: Place, host: str, port: int, read_only: bool, log_level: str | None, log_json: bool
+    places: dict[str, Place],
+    host: str = HOST,
+    port: int = number("The port; 0: any that is free.", least=0, most=65535, default=8000),
+    read_only: bool = flag("Show the queues, but allow no changes."),
+    allow_host: tuple[str, ...] = ALLOW_HOST,
+    proxy: tuple[str, ...] = text(PROXY, multiple=True),
+    root_path: str = text("The path that a proxy has removed, such as /jobs.", default=""),
+    log_level: str | None = logs.LEVEL,
+    log_json: bool = logs.AS_JSON,
 ) -> None:
     """Serve a web page with queues until Ctrl-C.
 
     Open the address that the command prints. Everybody who has this address can see and change the
     queues. The log has each change.
     """
-    set_up_logging(log_level, as_json=log_json)
-    try:
+    queues = next(iter(places.values())).queues
+    engines = {name: at.engine for name, at in places.items()}
+    logs.set_up_logging(log_level, as_json=log_json)
+    with extra("web"):
         import uvicorn
 
         from ..web import Access
         from ..web.application import TOKEN, local_app
-    except ImportError as error:
-        raise click.ClickException(
-            "the web page needs more packages: pip install 'sa_jobqueue[web]'"
-        ) from error
     token, access = token_urlsafe(24), Access.READ if read_only else Access.ADMIN
-    site = local_app(at.engine, at.queues, token=token, access=access, host=host)
+    is_ours = hosts(host, *allow_host)
     config = uvicorn.Config(
-        site, host, port, log_level="warning", access_log=False, proxy_headers=False
+        local_app(engines.get("", engines), queues, token=token, access=access, is_ours=is_ours),
+        log_level="warning",
+        access_log=False,
+        root_path=root_path.rstrip("/"),
+        forwarded_allow_ips=list(proxy),
     )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:  # whoever reads the address may come at once
-        listening = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
+    listening = listen(host, port)  # whoever reads the address may come at once
     if host not in ("127.0.0.1", "::1", "localhost"):  # other machines can reach it
-        click.echo(
-            f"Listening on {host}: everybody who gets the address below can come in.", err=True
-        )
+        say(f"Listening on {host}: everybody who gets the address below can come in.", err=True)
     found = listening.getsockname()[1]
     click.echo(f"http://{in_address(host)}:{found}/?{urlencode({TOKEN: token})}")
     with suppress(KeyboardInterrupt):  # uvicorn has stopped, and raises the signal again
         uvicorn.Server(config).run([listening])
 
 
-@command(
-    host_option,
-    number("--port", "The port to listen on.", most=65535, default=9100),
-    seconds("--drain-in", "Print, as JSON, how many workers finish the due jobs in this time."),
-    threads=True,
-)
-def metrics(at: Place, host: str, port: int, drain_in: timedelta | None) -> None:
+DRAIN_IN = "Print, as JSON, how many workers finish the due jobs in this time."
+
+
+@command(threads=True, together=True)
+def metrics(
+    places: dict[str, Place],
+    host: str = HOST,
+    port: int = number("The port to listen on.", most=65535, default=9100),
+    allow_host: tuple[str, ...] = ALLOW_HOST,
+    drain_in: timedelta | None = seconds(DRAIN_IN),
+) -> None:
     """Serve metrics of queues to Prometheus until Ctrl-C.
 
     Each scrape reads the depth and age of the queues and their workers from the database, by
     indexes alone. If PROMETHEUS_MULTIPROC_DIR names a folder, each scrape also has what other
     processes count there.
     """
+    queues = next(iter(places.values())).queues
     if drain_in is not None:
-        seen = at.read(partial(overview, queues=at.queues.values()))
-        needed = (workers_needed(each, drain_in) for each in seen)
-        print_json(dict(zip(at.queues, needed, strict=True)))
-        return
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        needed = {name: _needed(at, drain_in) for name, at in places.items()}
+        print_json(needed.get("", needed))
+        click.get_current_context().exit(int(None in needed.values()))
+    with extra("prometheus"):
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import choose_encoder
         from prometheus_client.multiprocess import MultiProcessCollector
-    except ImportError as error:
-        raise click.ClickException(
-            "prometheus_client is missing: pip install 'sa_jobqueue[prometheus]'"
-        ) from error
-    from ..prometheus import QueueCollector
 
-    shared = Counter(map(queue_name, at.queues.values()))
+        from ..prometheus import QueueCollector
+    shared = Counter(map(queue_name, queues.values()))
     labelled = {  # by names, as count_events has them; by targets if these are equal
         target if shared[queue_name(queue)] > 1 else queue_name(queue): queue
-        for target, queue in at.queues.items()
+        for target, queue in queues.items()
     }
+    engines = {name: at.engine for name, at in places.items()}
     registry = CollectorRegistry()
-    registry.register(QueueCollector(at.engine, labelled))
+    registry.register(QueueCollector(engines.get("", engines), labelled))
     if COUNTS in os.environ:
         try:
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # theirs
         except ValueError as error:
             raise click.ClickException(f"{COUNTS}={os.environ[COUNTS]} is no folder") from error
+    is_ours, reads = hosts(host, *allow_host), threading.Lock()
+
+    def scrape(headers: Message, _path: str) -> Answer:
+        if not is_ours(headers.get("Host", "")):
+            return 400, PLAIN, b"This server has another name: see --allow-host.\n"
+        if not reads.acquire(timeout=QUIET):
+            return 503, PLAIN, b"Another scrape waits for the database.\n"
+        try:
+            encode, kind = choose_encoder(headers.get("Accept", ""))
+            return 200, kind, encode(registry)
+        except DBAPIError as error:
+            return 503, PLAIN, f"The database cannot be read: {first_line(error.orig)}\n".encode()
+        finally:
+            reads.release()
+
     stop = THREADS.flag()
     with first_signal_stops(stop.set):
-        try:
-            server, thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
-        click.echo(f"http://{host}:{port}/metrics")
+        answer(host, port, scrape)
+        click.echo(f"http://{in_address(host)}:{port}/metrics")
         stop.wait()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+
+
+def _needed(at: Place, within: timedelta) -> dict[str, int | None] | None:
+    """Return by targets how many workers finish in a time what is due; None: nobody knows."""
+    try:
+        seen = at.read(partial(overview, queues=at.queues.values()))
+    except DBAPIError:
+        if not at.database:
+            raise
+        return None
+    return dict(zip(at.queues, (workers_needed(each, within) for each in seen), strict=True))
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Name the extra that has the packages which a block imports."""
+    try:
+        yield
+    except ImportError as error:
+        way = f"pip install 'sa_jobqueue[{name}]'"
+        raise click.ClickException(f"{error.name} is missing: {way}") from error
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen there, for all connections.
+
+    Raises:
+        ClickException: nobody can; says why.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error}") from error
 
 
 def in_address(host: str) -> str:
@@ -133,33 +185,76 @@ def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def hosts(*names: str) -> Callable[[str], bool]:
+    """Return what tells whether the Host of a request is a name of this server, or an address.
+
+    A page of another site may have its own name resolve to this machine, and would then be of the
+    same origin as we are. It cannot do so with an address.
+    """
+    known = {name.lower() for name in (*names, "localhost", socket.gethostname())}
+
+    def is_ours(host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in known or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
+
+    return is_ours
+
+
+#: The status, the type and the body.
+Answer = tuple[int, str, bytes]
+
+PLAIN = "text/plain; charset=utf-8"
+
+#: How many seconds a client may be silent, and a scrape waits for another.
+QUIET = 5.0
+
+
+def answer(host: str, port: int, find: Callable[[Message, str], Answer]) -> None:
+    """Answer each GET by its headers and its path, in threads of this process.
+
+    Raises:
+        ClickException: nobody can listen there.
+    """
+
+    class Answers(BaseHTTPRequestHandler):
+        timeout = QUIET
+
+        def do_GET(self) -> None:
+            """Answer."""
+            status, kind, body = find(self.headers, self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as its parent has it
+            """Log nothing: somebody asks every few seconds."""
+
+    server = ThreadingHTTPServer((host, port), Answers, bind_and_activate=False)
+    server.socket.close()  # it has the family of IPv4
+    server.socket = listen(host, port)
+    THREADS.start(server.serve_forever, name="sa_jobqueue http")
+
+
 #: Tells what is wrong; None: nothing is.
 Trouble = Callable[[], str | None]
 
 
 def answer_probes(port: int, *, live: Trouble, ready: Trouble) -> None:
-    """Answer ``/live`` and ``/ready`` with 200, or with 503 and what is wrong, in a thread.
+    """Answer ``/live`` and ``/ready`` with 200, or with 503 and what is wrong.
 
     Raises:
-        ClickException: nobody can listen on this port.
+        ClickException: nobody can listen there.
     """
     asked = {"/live": live, "/ready": ready}
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            """Answer."""
-            trouble = asked[self.path]() if self.path in asked else "ask for /live or /ready"
-            status = 404 if self.path not in asked else 503 if trouble else 200
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain; charset=utf-8")
-            self.end_headers()
-            self.wfile.write(f"{trouble or 'ok'}\n".encode())
+    def probe(_headers: Message, path: str) -> Answer:
+        if path not in asked:
+            return 404, PLAIN, b"ask for /live or /ready\n"
+        trouble = asked[path]()
+        return 503 if trouble else 200, PLAIN, f"{trouble or 'ok'}\n".encode()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as its parent has it
-            """Log nothing: a probe comes every few seconds."""
-
-    try:
-        server = ThreadingHTTPServer(("", port), Answers)
-    except OSError as error:
-        raise click.ClickException(f"--health-port: cannot listen on {port}: {error}") from error
-    threading.Thread(target=server.serve_forever, name="sa_jobqueue health", daemon=True).start()
+    answer("", port, probe)

@@ -7,21 +7,27 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from inspect import isawaitable
+from itertools import product
 from typing import Any
 
 import click
 from sqlalchemy import Connection, Engine
 from sqlalchemy.util import await_only
 
-from ..process import SIGNALS, first_signal_stops, function_name
+from ..process import SIGNALS, THREADS, Runtime, first_signal_stops, function_name
 from ..queue import JobQueue
-from ..worker import DEADLINE, GRACE, LONGEST_POLL, Lane, Worker
+from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
-from .command import database_options, flag, number, seconds, targets_argument, text
-from .database import Database, driver_errors, require_tables
-from .logs import log_options, set_up_logging
+from . import logs
+from .command import database_options
+from .database import Databases, check_file, driver_errors, require_tables
+from .options import flag, number, plain_command, seconds, text
+from .options import targets as targets_argument
 from .processes import OwnProcess, Supervisor
 from .serve import answer_probes
+from .tally import Tally
 from .targets import load_lanes, load_target
 
 log = logging.getLogger("sa_jobqueue.cli")
@@ -29,49 +35,29 @@ log = logging.getLogger("sa_jobqueue.cli")
 ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 
 
-@click.command()
-@targets_argument
-@text("--handler", "For a mapped class, or a queue that has no handler.", "MODULE:FUNCTION")
-@number("--processes", "Start N processes, and replace those that die.  [default: this one]")
-@number("--concurrency", "Run N handlers at once: threads, or tasks if async def.", default=1)
-@number("--limit", "Hold at most N jobs.  [default: --concurrency, more for quick handlers]")
-@flag("--drain", "Stop when the queues are empty.")
-@seconds("--poll", "The longest pause of an idle worker.", default=LONGEST_POLL.total_seconds())
-@seconds(
-    "--grace",
-    "The time that running handlers have after SIGTERM or Ctrl-C.",
-    zero=True,
-    default=GRACE.total_seconds(),
-)
-@seconds("--max-runtime", "Then claims are not renewed, and are reaped.  [default: no limit]")
-@seconds(
-    "--deadline",
-    "The longest time of a call to the database; then it is tried on a new connection.",
-    default=DEADLINE.total_seconds(),
-)
-@number("--health-port", "Answer GET /live and GET /ready on this port.", most=65_535)
-@number("--max-jobs", "End the process after N jobs; --processes replaces it.")
-@number("--max-memory", "End the process when it has used N MB; --processes replaces it.")
-@text("--setup", "Called once in each process, before its work.", "MODULE:FUNCTION")
-@text("--on-outcome", "Called with each finished job and its outcome.", "MODULE:FUNCTION")
+AFTER_STOP = "The time that running handlers have after SIGTERM or Ctrl-C."
+
+
+@plain_command(targets_argument)
 @database_options
-@log_options
-@click.pass_context
 def work(
-    context: click.Context,
-    /,
+    databases: Databases,
     targets: tuple[str, ...],
-    handler: str | None,
-    processes: int | None,
-    database: Database,
-    log_level: str | None,
-    log_json: bool,
-    health_port: int | None,
-    max_jobs: int | None,
-    max_memory: int | None,
-    setup: str | None,
-    on_outcome: str | None,
-    **options: Any,
+    handler: str | None = text("For a class, or a queue without a handler.", "MODULE:FUNCTION"),
+    processes: int | None = number("Start N processes, and replace the dead.  [default: this one]"),
+    concurrency: int = number("Run N handlers at once: threads, or tasks if async def.", default=1),
+    limit: int | None = number("Hold at most N jobs.  [default: --concurrency, or more]"),
+    drain: bool = flag("Stop when the queues are empty."),
+    poll: timedelta = seconds("The longest pause of an idle worker.", LONGEST_POLL),
+    grace: timedelta = seconds(AFTER_STOP, GRACE, zero=True),
+    max_runtime: timedelta | None = seconds("Claims that are older are reaped.  [default: none]"),
+    health_port: int | None = number("Answer GET /live and GET /ready on this port.", most=65_535),
+    max_jobs: int | None = number("End the process after N jobs; --processes replaces it."),
+    max_memory: int | None = number("End the process beyond N MB; --processes replaces it."),
+    on_outcome: str | None = text("Called with each job and its outcome.", "MODULE:FUNCTION"),
+    setup: str | None = text("Called once in each process, before its work.", "MODULE:FUNCTION"),
+    log_level: str | None = logs.LEVEL,
+    log_json: bool = logs.AS_JSON,
 ) -> None:
     """Run a worker: claim jobs and call their handlers.
 
@@ -82,33 +68,48 @@ def work(
     At SIGTERM or Ctrl-C the worker lets running handlers finish within the grace, and releases all
     other jobs. A second signal ends the worker at once.
     """
+    context = click.get_current_context()
     own = context.find_object(OwnProcess)
     supervised = own is not None and own.pipe is not None
     if processes is not None and not supervised:
-        set_up_logging(log_level, as_json=log_json)
-        drain, grace = options["drain"], options["grace"]
+        logs.set_up_logging(log_level, as_json=log_json)
         supervisor = Supervisor(processes, drain=drain, grace=grace)
         if health_port is not None:  # a stuck child ends itself, and is replaced
             answer_probes(health_port, live=lambda: None, ready=lambda: supervisor.trouble)
         context.exit(supervisor.run())
     lanes, unhandled = _load_lanes(targets, handler)
-    set_up_logging(log_level, as_json=log_json)
+    tally = Tally(lanes.values(), quiet=logs.set_up_logging(log_level, as_json=log_json))
     if unhandled:
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
     if setup is not None:
         load_target(setup)()
     most = Most(max_jobs, max_memory, None if on_outcome is None else load_target(on_outcome))
-    if most.is_needed:
+    options: dict[str, Any] = {"concurrency": concurrency, "limit": limit, "drain": drain}
+    options |= {"poll": poll, "grace": grace, "max_runtime": max_runtime}
+    if any(it is not None for it in (max_jobs, max_memory, on_outcome)):
         options["on_outcome"] = most.note
-    port = None if supervised else health_port
+    parts = [part for lane in lanes.values() for part in lane.parts]
 
-    def run(source: Any, engine: Engine) -> bool:
-        return _run_worker(source, engine, lanes, own, most, port, options)
+    def run(sources: dict[str, Any], engines: dict[str, Engine]) -> bool:
+        for engine, part in product(engines.values(), parts):
+            check_file(engine)
+            if part.is_async is not engine.dialect.is_async:
+                raise click.ClickException(
+                    f"{function_name(part.handler)} is {'async def' if part.is_async else 'plain'},"
+                    f" and {engine.url.drivername} is {'not ' * part.is_async}for asyncio: name a "
+                    f"driver of the other kind, {ASYNC_DRIVERS} for async def, or run two commands"
+                )
+        kind, runtime = _worker_kind(is_async=parts[0].is_async)
+        source = sources.get("", databases.sources if databases.engines else sources)
+        worker = kind(source, list(lanes.values()), **options)
+        if health_port is not None and not supervised:
+            answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
+        now = databases.engines_now if databases.engines else lambda: engines
+        with tally.told_each_minute(runtime, now):
+            return _run_worker(worker, lanes, own, most, grace)
 
     try:
-        stopped = database.open(
-            run, awaits=any(part.is_async for lane in lanes.values() for part in lane.parts)
-        )
+        stopped = databases.open(run, awaits=any(part.is_async for part in parts))
     except SystemExit as error:  # that the queues are empty, only an end of the worker's own says
         log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
         context.exit(error.code if isinstance(error.code, int) and error.code else 1)
@@ -124,12 +125,9 @@ class Most:
 
     stop: Callable[[], None]
 
-    def __init__(
-        self, jobs: int | None, megabytes: int | None, on_outcome: Callable[[Any, Any], Any] | None
-    ) -> None:
+    def __init__(self, jobs: int | None, megabytes: int | None, on_outcome: Any) -> None:
         self._jobs, self._megabytes, self._on_outcome = jobs, megabytes, on_outcome
         self._done = 0
-        self.is_needed = any(it is not None for it in (jobs, megabytes, on_outcome))
 
     def note(self, job: Any, outcome: Any) -> Any:
         """Count a job that was finished; stop the worker if it was the last one."""
@@ -180,46 +178,32 @@ def _load_lanes(
     return dict(zip(handled, lanes, strict=True)), without
 
 
+def _worker_kind(*, is_async: bool) -> tuple[Any, Runtime]:
+    """Return a class of workers, and what they run in."""
+    if not is_async:
+        return Worker, THREADS
+    from ..asyncio.worker import TASKS, AsyncWorker  # it needs greenlet
+
+    return AsyncWorker, TASKS
+
+
 def _run_worker(
-    source: Any,
-    engine: Engine,
-    lanes: dict[str, Lane[Any]],
-    own: OwnProcess | None,
-    most: Most,
-    health_port: int | None,
-    options: dict[str, Any],
+    worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None, most: Most, grace: timedelta
 ) -> bool:
     """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
-    is_async = engine.dialect.is_async
-    for part in (part for lane in lanes.values() for part in lane.parts):
-        if part.is_async is not is_async:
-            raise click.ClickException(
-                f"{function_name(part.handler)} is {'async def' if part.is_async else 'plain'}, "
-                f"and {engine.url.drivername} is {'' if is_async else 'not '}for asyncio: name "
-                f"a driver of the other kind, {ASYNC_DRIVERS} for async def; two commands run both"
-            )
-    kind: Any = Worker
-    if is_async:
-        from ..asyncio import AsyncWorker  # it needs greenlet
-
-        kind = AsyncWorker
-    worker = kind(source, list(lanes.values()), **options)
     stopped: list[float] = []
 
     def stop() -> None:
         stopped.append(time.monotonic())
         worker.stop()
 
-    most.stop = stop
-    if health_port is not None:
-        answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
-
     def check(connection: Connection) -> None:
         require_tables(connection, {lane.mapping.table for lane in lanes.values()})
 
     def done(result: Any) -> Any:
-        return await_only(result) if is_async else result
+        return await_only(result) if isawaitable(result) else result
 
+    most.stop = stop
     # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself. A second
     # signal ends the process: whatever runs may take its time over a KeyboardInterrupt.
     signals = (signal.SIGTERM,) if own is not None and own.pipe is not None else SIGNALS
@@ -236,6 +220,6 @@ def _run_worker(
                 exit_code = 0
             finally:
                 if own is not None and (stopped or exit_code):
-                    grace = options["grace"].total_seconds()
-                    own.end_at(stopped[0] + grace if stopped else 0.0, exit_code)
+                    end = stopped[0] + grace.total_seconds() if stopped else 0.0
+                    own.end_at(end, exit_code)
     return bool(worker.stopping)

@@ -16,6 +16,7 @@ has those among the last rows by primary key.
 
 ======================  =====================================================
 ``stats``               overview, stats and the rate of finishes
+``behind``              the due jobs that wait behind others of their key
 ``position``            the place of a job in its queue, and how long it waits
 ``jobs``                list_jobs: due, claimed, failed and other jobs, page by page
 ``count``               a number that may be more; the jobs that wait; the tables and indexes
@@ -23,15 +24,25 @@ has those among the last rows by primary key.
 """
 
 from .count import Count
-from .jobs import Listed, ListedJob, count_failed, list_jobs, why_incomplete
+from .jobs import (
+    Failures,
+    Listed,
+    ListedJob,
+    count_failed,
+    failures_by_kind,
+    list_jobs,
+    why_incomplete,
+)
 from .stats import QueueStats, overview, workers_needed
 
 __all__ = [
     "Count",
+    "Failures",
     "Listed",
     "ListedJob",
     "QueueStats",
     "count_failed",
+    "failures_by_kind",
     "list_jobs",
     "overview",
     "why_incomplete",

@@ -4,29 +4,27 @@ A queue with a million jobs is as quickly counted as a short one. The count of w
 from level to level of the claim index (round and priority), as a claim does, and reads only the
 due entries of each: jobs that are due later are not walked over.
 
-What a model declares is not there before its migration has run, so the database is asked for its
-tables and indexes.
+A table that a model declares may not be there before its migration has run, so the database is
+asked for it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Select, Table, case, func, inspect, null, select
 
-from ..dialects.clock import EPOCH, as_utc, utc_now
-from ..dialects.examination import ServerIndex, normalised
-from ..model.keys import mapping_of_queue, plain_queue, queue_name
+from ..databases.clock import EPOCH, as_utc, utc_now
+from ..model.keys import mapping_of_queue, plain_queue
 from ..model.mapping import QueueMapping, mapping_of
-from ..model.status import DONE, UNCLAIMED
-from ..sessions.built_once import built_once
-from ..sessions.writer import Writer
+from ..model.status import UNCLAIMED
+from ..sessions.writer import Writer, built_once
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
 
@@ -34,7 +32,7 @@ from ..strategies.ready_rows import ReadyRows
 MOST = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Count:
     """A number of jobs.
 
@@ -51,55 +49,30 @@ class Count:
         return f"{self.number:,}{'+' if self.more else ''}"
 
 
-def count_rows(writer: Writer, keys: Select[Any]) -> Count:
-    """Count the rows of a SELECT, up to MOST."""
+def counting(keys: Select[Any]) -> Select[Any]:
+    """Return the SELECT of the number of rows of a SELECT, up to one more than MOST."""
     counted = keys.limit(MOST + 1).subquery("sa_jobqueue_counted")
-    counting = select(func.count()).select_from(counted)
-    found = int(writer.rows(counting).scalar_one())
-    return Count(min(found, MOST), found > MOST)
+    return select(func.count()).select_from(counted)
 
 
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """A queue that is counted.
+def count_of(number: int) -> Count:
+    """Return the count for what :func:`counting` has read."""
+    return Count(min(number, MOST), number > MOST)
 
-    Attributes:
-        spec: which jobs are its own, and in which order they are claimed.
-        then: the status of a completed job.
+
+def spec_of(queue: Any) -> ClaimSpec:
+    """Return which jobs are a queue's own: of a mapped class, a JobQueue or a workflow's step.
+
+    Raises:
+        ArgumentError: it is no queue, or its class has no JobMixin, and so no status to show.
     """
-
-    name: str
-    spec: ClaimSpec
-    then: str
-
-    @classmethod
-    def of(cls, queue: Any) -> Counted:
-        """Take a mapped class, a JobQueue or a workflow's step.
-
-        Raises:
-            ArgumentError: it is no queue, or its class has no JobMixin, and so no status to show.
-        """
-        mapping = mapping_of(mapping_of_queue(queue).mapper)
-        plain = plain_queue(queue)
-        if isinstance(plain, type):
-            return cls(queue_name(queue), _whole_queue(mapping), DONE)
-        return cls(queue_name(queue), plain.plan.spec, plain.then)
-
-
-def _whole_queue(mapping: QueueMapping) -> ClaimSpec:
-    """Return the queue of a class: all of its unclaimed rows.
-
-    It is kept in the mapping, for its statements; a cache would keep the class alive.
-    """
-    whole = ClaimSpec(
-        mapping=mapping,
-        where=(),
-        order_by=(),
-        ready=mapping.word(UNCLAIMED),
-        during=mapping.claimed,
-    )
-    kept: ClaimSpec = vars(mapping).setdefault("_whole_queue", whole)
-    return kept
+    mapping, plain = mapping_of(mapping_of_queue(queue).mapper), plain_queue(queue)
+    if not isinstance(plain, type):
+        return cast("ClaimSpec", plain.plan.spec)
+    ready, during = mapping.word(UNCLAIMED), mapping.claimed
+    whole = ClaimSpec(mapping=mapping, where=(), order_by=(), ready=ready, during=during)
+    # Kept in the mapping, for its statements; a cache would keep the class alive.
+    return cast("ClaimSpec", vars(mapping).setdefault("_whole_queue", whole))
 
 
 #: So many rounds and priorities of a queue are looked at.
@@ -113,38 +86,52 @@ def read_waiting(
     spec: ClaimSpec, writer: Writer
 ) -> tuple[Count, timedelta | None, datetime | None]:
     """Count the due jobs, level after level; read since when one is due, and when the next is."""
-    levels = list(islice(ReadyRows(spec, writer.database).levels.each(writer), LEVELS + 1))
-    found, oldest, coming = 0, list[timedelta](), list[datetime]()
+    levels = list(islice(ReadyRows(spec, writer.database).each_level(writer), LEVELS + 1))
+    rows: list[Sequence[Any]] = []
     for level in levels[:LEVELS]:
-        left = {"sa_jobqueue_limit": max(MOST + 1 - found, 0)}
-        row = writer.rows(_counting(spec, writer), level | left).one()
-        count, since, next_due, now = tuple(row)
-        found += count
-        oldest += [] if since is None else [as_utc(now) - as_utc(since)]
-        coming += [] if next_due is None else [as_utc(next_due)]
-    due = Count(min(found, MOST), found > MOST or len(levels) > LEVELS)
+        left = {"sa_jobqueue_limit": max(MOST + 1 - sum(row[0] for row in rows), 0)}
+        rows.append(writer.rows(counting_due(spec, writer), level | left).one())
+    due, oldest, next_due = waiting_of(rows)
+    return Count(due.number, due.more or len(levels) > LEVELS), oldest, next_due
+
+
+def waiting_of(
+    rows: Sequence[Sequence[Any]],
+) -> tuple[Count, timedelta | None, datetime | None]:
+    """Add up what :func:`counting_due` has read of each level."""
+    oldest = [as_utc(now) - as_utc(since) for _, since, _, now in rows if since is not None]
+    coming = [as_utc(next_due) for _, _, next_due, _ in rows if next_due is not None]
+    due = count_of(sum(row[0] for row in rows))
     return due, max(oldest, default=None), min(coming, default=None)
 
 
 @built_once
-def _counting(spec: ClaimSpec, writer: Writer) -> Any:
+def counting_due(spec: ClaimSpec, writer: Writer) -> Any:
     """Count the due jobs of a level, up to a limit; read the oldest, and the next."""
     mapping, ready = spec.mapping, ReadyRows(spec, writer.database)
-
-    def hinted(statement: Any) -> Any:
-        """Bind a SELECT to the claim index, where that has the queue's jobs in their order."""
-        return ready.by_claim_index(statement) if spec.in_index_order else statement
-
     coming = null()
-    if by_time := mapping.has("run_at") and spec.own_order:
+    if mapping.has("run_at") and spec.own_order:
         run_at = mapping.attribute("run_at")
         later = ready.select(run_at, plain=True, due=False).where(run_at > utc_now())
-        coming = hinted(later.limit(1)).scalar_subquery()
-    due = ready.select(*mapping.key_attributes, _since(spec).label("since"), plain=True)
+        coming = _hinted(spec, ready, later.limit(1)).scalar_subquery()
+    since = _since(spec).label("since")
+    due = due_rows(spec, writer, *mapping.key_attributes, since).subquery("sa_jobqueue_due")
+    found: Any = select(func.count(), func.min(due.c.since), coming, utc_now())
+    return found.select_from(due)
+
+
+def due_rows(spec: ClaimSpec, writer: Writer, *columns: Any) -> Any:
+    """Select columns of a level's due jobs, up to ``:sa_jobqueue_limit``."""
+    mapping, ready = spec.mapping, ReadyRows(spec, writer.database)
+    due = ready.select(*columns, plain=True)
     # In the order of the primary key PostgreSQL might walk over all rows.
-    due = hinted(due if by_time else due.order_by(None)).subquery("sa_jobqueue_due")
-    counting: Any = select(func.count(), func.min(due.c.since), coming, utc_now())
-    return counting.select_from(due)
+    by_time = mapping.has("run_at") and spec.own_order
+    return _hinted(spec, ready, due if by_time else due.order_by(None))
+
+
+def _hinted(spec: ClaimSpec, ready: ReadyRows, statement: Any) -> Any:
+    """Bind a SELECT to the claim index, where that has the queue's jobs in their order."""
+    return ready.by_claim_index(statement) if spec.in_index_order else statement
 
 
 def _since(spec: ClaimSpec) -> Any:
@@ -158,31 +145,20 @@ def _since(spec: ClaimSpec) -> Any:
 
 
 Q = TypeVar("Q")
-R = TypeVar("R")
 
-#: For how many seconds an answer is remembered: the questions cost more than all counts.
+#: For how many seconds it is remembered whether a table is there.
 REMEMBERED = 60.0
 
-_known: WeakKeyDictionary[Engine, dict[Any, tuple[float, Any]]] = WeakKeyDictionary()
-
-
-def indexes_of(writer: Writer, mapping: QueueMapping) -> Sequence[ServerIndex]:
-    """Return the indexes that the table has, as of the last minute."""
-    examination, connection = writer.database.examination(), writer.connection
-    return _remembered(
-        connection, mapping.table, "indexes", lambda: examination.indexes(connection, mapping.table)
-    )
+_known: WeakKeyDictionary[Engine, dict[Any, tuple[float, bool]]] = WeakKeyDictionary()
 
 
 def has_table(connection: Connection, table: Table) -> bool:
     """Tell whether a table is there, as of the last minute."""
-    schema = connection.schema_for_object(table)
-    return _remembered(
-        connection,
-        table,
-        "there",
-        lambda: inspect(connection).has_table(table.name, schema=schema),
-    )
+    schema, now = connection.schema_for_object(table), time.monotonic()
+    known, key = _known.setdefault(connection.engine, {}), (schema, table.name)
+    if key not in known or now - known[key][0] > REMEMBERED:
+        known[key] = now, inspect(connection).has_table(table.name, schema=schema)
+    return known[key][1]
 
 
 def queues_there(connection: Connection, queues: Mapping[str, Q]) -> dict[str, Q]:
@@ -194,32 +170,21 @@ def queues_there(connection: Connection, queues: Mapping[str, Q]) -> dict[str, Q
     }
 
 
-def has_newest(writer: Writer, mapping: QueueMapping, word: str) -> bool:
-    """Tell whether an index finds the newest rows of a status."""
-    return any(_finds_newest(mapping, there, word) for there in indexes_of(writer, mapping))
+def finds_newest(writer: Writer, mapping: QueueMapping, word: str) -> bool:
+    """Tell whether the model declares an index that finds the newest rows of a status.
 
-
-def _finds_newest(mapping: QueueMapping, index: ServerIndex, word: str) -> bool:
-    status, date = (mapping.column(role).name for role in ("status", "owner_date"))
-    names = [column.name for column in index.columns]
-    if index.unusable or not index.ordered:
-        return False
-    if index.predicate is None:
-        return names[:2] == [status, date]
-    if normalised(index.predicate) != normalised(f"{status} = '{word}'"):
-        return False
-    return [name for name in names if name != status][:1] == [date]
-
-
-def forget_schema() -> None:
-    """Ask again at the next time."""
-    _known.clear()
-
-
-def _remembered(connection: Connection, table: Table, question: str, ask: Callable[[], R]) -> R:
-    known = _known.setdefault(connection.engine, {})
-    key = (question, connection.schema_for_object(table), table.name)
-    if key not in known or time.monotonic() - known[key][0] > REMEMBERED:
-        known[key] = time.monotonic(), ask()
-    answer: R = known[key][1]
-    return answer
+    On MySQL and MariaDB it is the reap index, which holds all rows there.
+    """
+    status, date = mapping.column("status"), mapping.column("owner_date")
+    for index in mapping.table.indexes:
+        where, columns = writer.database.predicate(index), [*index.expressions]
+        if where is None:
+            found = len(columns) > 1 and columns[0] is status and columns[1] is date
+        else:
+            how = {"literal_binds": True, "include_table": False}
+            rest = [column for column in columns if column is not status]
+            of_word = str(where.compile(compile_kwargs=how)) == f"{status.name} = '{word}'"
+            found = of_word and rest[0] is date
+        if found:
+            return True
+    return False

@@ -14,18 +14,18 @@ from enum import Enum
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, null, select
+from sqlalchemy import ColumnElement, Row, func, null, or_, select
 
-from ..dialects.clock import as_utc, utc_now
+from ..databases.clock import as_utc, utc_now
 from ..errors import ArgumentError
-from ..model.indexes import failed_index, is_unsuccessful
+from ..model.indexes import is_unsuccessful, job_indexes
 from ..model.keys import beyond
 from ..model.mapping import QueueMapping
 from ..model.status import CANCELLED, FAILED, JobStatus
 from ..sessions.writer import AnySession, Writer, writing
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
-from .count import LEVELS, Count, Counted, count_rows, has_newest, indexes_of
+from .count import LEVELS, MOST, Count, count_of, counting, finds_newest, spec_of
 
 #: Without an index, failed jobs are looked for among so many rows, those with the largest keys.
 LOOK = 10_000
@@ -55,7 +55,7 @@ class ListedJob:
     Attributes:
         key: the values of its primary key.
         owner_date: when it was claimed, failed or cancelled, by the database's clock.
-        text: which job it is, in words: of a task, its call.
+        text: which job it is, in words: of a task its call, else its ``web_columns``.
     """
 
     key: tuple[Any, ...]
@@ -77,6 +77,8 @@ def list_jobs(
     limit: int,
     after: ListedJob | None = None,
     until: datetime | None = None,
+    owner: str | None = None,
+    error: str | None = None,
     complete: bool = False,
 ) -> list[ListedJob]:
     """List jobs of a queue.
@@ -92,6 +94,8 @@ def list_jobs(
         after: list those that come behind this one, as it was listed: the last of a page.
         until: list those of which the first was claimed, failed or cancelled at this time or
             earlier, by the database's clock.
+        owner: list claimed jobs that this owner has.
+        error: list failed jobs whose error has this first line, as :func:`failures_by_kind` tells.
         complete: refuse to leave failed or cancelled jobs out.
 
     Raises:
@@ -99,14 +103,15 @@ def list_jobs(
     """
     if limit < 1:
         raise ArgumentError(f"limit is the most jobs to list, at least 1: {limit!r}")
-    spec, in_order = Counted.of(queue).spec, which in (Listed.DUE, Listed.LATER)
+    spec, in_order = spec_of(queue), which in (Listed.DUE, Listed.LATER)
     sorting = in_order and not spec.in_index_order
     status = UNSUCCESSFUL.get(which)
     with _looking(session, spec, status, complete=complete, sorting=sorting) as (writer, look):
         if in_order:
             rows = _in_claim_order(spec, writer, limit, after, due=which is Listed.DUE)
         else:
-            found = _by_date(spec, writer, which, after, until)
+            found = _by_date(spec, writer, which, _columns(spec.mapping), after, until)
+            look = [*look, *_filters(spec.mapping, owner, error)]
             rows = list(writer.rows(found.where(*look).limit(limit)))
         return [_job(spec.mapping, row) for row in rows]
 
@@ -114,33 +119,126 @@ def list_jobs(
 def sorted_by(queue: Any, which: Listed) -> list[str]:
     """Name what a list is sorted by before the key: attributes of a ListedJob."""
     in_order = which in (Listed.DUE, Listed.LATER)
-    return Counted.of(queue).spec.mapping.order_roles if in_order else ["owner_date"]
+    return spec_of(queue).mapping.order_roles if in_order else ["owner_date"]
 
 
-def count_failed(session: AnySession, queue: Any, *, until: datetime) -> Count:
+def count_failed(
+    session: AnySession, queue: Any, *, until: datetime, error: str | None = None
+) -> Count:
     """Count the jobs of a queue that failed at a time or earlier, by the database's clock.
+
+    Args:
+        error: count those whose error has this first line.
 
     Raises:
         ArgumentError: no index finds them, and the table has more than 10,000 rows.
     """
-    spec = Counted.of(queue).spec
-    with _looking(session, spec, FAILED, complete=True) as (writer, _):
-        found = _of_status(spec, writer, FAILED, spec.mapping.key_attributes)
-        return count_rows(writer, found.where(spec.mapping.attribute("owner_date") <= until))
+    return count_listed(session, queue, Listed.FAILED, until=until, error=error)
+
+
+def count_listed(
+    session: AnySession,
+    queue: Any,
+    which: Listed,
+    *,
+    until: datetime | None = None,
+    owner: str | None = None,
+    error: str | None = None,
+) -> Count:
+    """Count the jobs that :func:`list_jobs` lists, page after page.
+
+    Args:
+        until, owner, error: as for list_jobs.
+
+    Raises:
+        ArgumentError: no index finds them, and the table has more than 10,000 rows.
+    """
+    spec, in_order = spec_of(queue), which in (Listed.DUE, Listed.LATER)
+    mapping, status = spec.mapping, UNSUCCESSFUL.get(which)
+    sorting = in_order and not spec.in_index_order
+    with _looking(session, spec, status, complete=True, sorting=sorting) as (writer, _):
+        if in_order:
+            return _count_in_order(spec, writer, due=which is Listed.DUE)
+        keys = _by_date(spec, writer, which, mapping.key_attributes, None, until)
+        found = keys.where(*_filters(mapping, owner, error))
+        return count_of(writer.rows(counting(found)).scalar_one())
+
+
+#: So many of the last failures are sorted by kind, and so much of an error tells its kind.
+SORTED, TOLD = 1_000, 120
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failed jobs whose errors have the same first line.
+
+    Attributes:
+        error: the line.
+        number: how many jobs have it, of those that were looked at.
+        first: when the first of these failed.
+        last: when the last of these failed.
+    """
+
+    error: str
+    number: int
+    first: datetime
+    last: datetime
+
+
+def failures_by_kind(session: AnySession, queue: Any) -> list[Failures]:
+    """Sort the last 1,000 failures by the first line of their errors, the most frequent first.
+
+    Returns:
+        Nothing if no index finds them, or the class has no ``last_error``.
+    """
+    spec = spec_of(queue)
+    mapping = spec.mapping
+    with _looking(session, spec, FAILED) as (writer, _):
+        if not (mapping.has("last_error") and _is_indexed(writer, mapping, FAILED)):
+            return []
+        date = mapping.attribute("owner_date")
+        begin = func.substr(mapping.attribute("last_error"), 1, TOLD)
+        failed = _of_status(spec, writer, FAILED, [begin.label("error"), date.label("date")])
+        last = failed.where(date.is_not(None)).order_by(date.desc()).limit(SORTED).subquery()
+        error, times = last.c.error, (func.min(last.c.date), func.max(last.c.date))
+        found: dict[str, Failures] = {}
+        by_error: Any = select(error, func.count(), *times).where(error.is_not(None))
+        rows: Any = writer.rows(by_error.group_by(error))
+        for told, number, first, final in rows:
+            line, first, final = told.partition("\n")[0], as_utc(first), as_utc(final)
+            if known := found.get(line):
+                number += known.number
+                first, final = min(first, known.first), max(final, known.last)
+            found[line] = Failures(line, number, first, final)
+    return sorted(found.values(), key=lambda kind: (-kind.number, kind.error))
+
+
+def _filters(
+    mapping: QueueMapping, owner: str | None, error: str | None
+) -> list[ColumnElement[bool]]:
+    """Return the criteria of an owner's jobs, or of an error's first line, which may be cut."""
+    found: list[ColumnElement[bool]] = []
+    if owner is not None:
+        found.append(mapping.attribute("owner") == owner)
+    if error is not None:
+        column = mapping.attribute("last_error")
+        begins = column.startswith(error if len(error) >= TOLD else f"{error}\n", autoescape=True)
+        found.append(begins if len(error) >= TOLD else or_(column == error, begins))
+    return found
 
 
 def why_incomplete(session: AnySession, queue: Any, which: Listed = Listed.FAILED) -> str | None:
     """Say why a list of jobs may lack some; None: it has all."""
-    spec, status = Counted.of(queue).spec, UNSUCCESSFUL.get(which)
+    spec, status = spec_of(queue), UNSUCCESSFUL.get(which)
     with _looking(session, spec, status) as (_, look):
         return _no_index(spec.mapping, status) if status and look else None
 
 
-def count_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Count | None:
+def counting_unsuccessful(spec: ClaimSpec, writer: Writer, status: JobStatus) -> Any:
     """Count the failed or the cancelled jobs of a queue; None: no index finds them."""
     if not _is_indexed(writer, spec.mapping, status):
         return None
-    return count_rows(writer, _of_status(spec, writer, status, spec.mapping.key_attributes))
+    return counting(_of_status(spec, writer, status, spec.mapping.key_attributes))
 
 
 # -- failed and cancelled jobs ------------------------------------------------
@@ -180,17 +278,9 @@ def _last_rows(writer: Writer, mapping: QueueMapping) -> list[ColumnElement[bool
 
 
 def _is_indexed(writer: Writer, mapping: QueueMapping, status: JobStatus) -> bool:
-    """Tell whether the table has an index that finds the newest jobs of a status.
-
-    It is the index that the model declares, or, as on MySQL and MariaDB, a reap index that
-    holds all rows.
-    """
-    if has_newest(writer, mapping, mapping.word(status)):
-        return True
-    declared = failed_index(mapping)
-    return declared is not None and any(
-        there.name == declared.name and not there.unusable for there in indexes_of(writer, mapping)
-    )
+    """Tell whether the model declares an index that finds the newest jobs of a status."""
+    declared = "failed" in job_indexes(mapping.table)
+    return declared or finds_newest(writer, mapping, mapping.word(status))
 
 
 def _of_status(spec: ClaimSpec, writer: Writer, status: JobStatus, columns: Sequence[Any]) -> Any:
@@ -201,7 +291,7 @@ def _of_status(spec: ClaimSpec, writer: Writer, status: JobStatus, columns: Sequ
         mapping.has_status(mapping.word(status)),
         *spec.where,
     )
-    index = failed_index(mapping)
+    index = job_indexes(mapping.table).get("failed")
     hint = None if index is None else writer.database.index_hint(index)
     return found if hint is None else found.prefix_with(hint)
 
@@ -221,7 +311,7 @@ def _no_index(mapping: QueueMapping, status: JobStatus) -> str:
 def _columns(mapping: QueueMapping) -> list[Any]:
     has = mapping.has
     roles = (mapping.attribute(role) if has(role) else null().label(role) for role in ROLES)
-    text = (getattr(mapping.entity, key) for key in mapping.text_keys)
+    text = (getattr(mapping.entity, key) for key in mapping.shown_keys)
     return [*mapping.key_attributes, *roles, *text]
 
 
@@ -229,27 +319,33 @@ def _job(mapping: QueueMapping, row: Row[Any]) -> ListedJob:
     width = len(mapping.keys)
     behind = width + len(ROLES)
     values: dict[str, Any] = dict(zip(ROLES, row[width:behind], strict=True))
-    values["text"] = mapping.text_of(dict(zip(mapping.text_keys, row[behind:], strict=True)))
+    values["text"] = mapping.shown_text(dict(zip(mapping.shown_keys, row[behind:], strict=True)))
     for name in ("owner_date", "run_at"):
         values[name] = None if values[name] is None else as_utc(values[name])
     return ListedJob(tuple(row[:width]), **values)
 
 
 def _by_date(
-    spec: ClaimSpec, writer: Writer, which: Listed, after: ListedJob | None, until: datetime | None
+    spec: ClaimSpec,
+    writer: Writer,
+    which: Listed,
+    columns: Sequence[Any],
+    after: ListedJob | None,
+    until: datetime | None,
 ) -> Any:
     """Select claimed jobs, the oldest first, or failed or cancelled jobs, the newest first."""
-    mapping, columns = spec.mapping, _columns(spec.mapping)
+    mapping = spec.mapping
     order: list[Any] = [mapping.attribute("owner_date"), *mapping.key_attributes]
     ascending = which is Listed.CLAIMED
     if ascending:
         found: Any = select(*columns).where(mapping.has_status(*spec.in_progress), *spec.where)
     else:
         found = _of_status(spec, writer, UNSUCCESSFUL[which], columns)
+    behind = [order[0].is_not(None) if until is None else order[0] <= until]
     if after is not None:
-        behind = beyond(order, (after.owner_date, *after.key), writer.database, ascending=ascending)
-    else:
-        behind = [order[0].is_not(None) if until is None else order[0] <= until]
+        behind += beyond(
+            order, (after.owner_date, *after.key), writer.database, ascending=ascending
+        )
     sorted_ = order if ascending else [column.desc() for column in order]
     return found.where(*behind).order_by(*sorted_)
 
@@ -259,15 +355,13 @@ def _in_claim_order(
 ) -> list[Row[Any]]:
     """Read level after level, as a claim does."""
     mapping, ready = spec.mapping, ReadyRows(spec, writer.database)
-    if (not due and not mapping.has("run_at")) or (after is not None and not spec.own_order):
+    found = _ready(spec, ready, _columns(mapping), due=due)
+    if found is None or (after is not None and not spec.own_order):
         return []
-    found = ready.by_claim_index(ready.select(*_columns(mapping), plain=True, due=due))
-    if not due:
-        found = found.where(mapping.attribute("run_at") > utc_now())
     within = [role for role in mapping.order_roles if role not in spec.levels]
     order = [*map(mapping.attribute, within), *mapping.key_attributes]
     rows: list[Row[Any]] = []
-    for level in islice(ready.levels.each(writer), LEVELS):
+    for level in islice(ready.each_level(writer), LEVELS):
         page = found
         if after is not None:
             begin = tuple(getattr(after, role) for role in spec.levels)
@@ -280,3 +374,27 @@ def _in_claim_order(
         if len(rows) >= limit:
             break
     return rows
+
+
+def _count_in_order(spec: ClaimSpec, writer: Writer, *, due: bool) -> Count:
+    """Count level after level, up to a limit."""
+    ready, number = ReadyRows(spec, writer.database), 0
+    found = _ready(spec, ready, spec.mapping.key_attributes, due=due)
+    if found is None:
+        return Count(0)
+    counted: Any = select(func.count()).select_from(found.subquery())
+    levels = list(islice(ready.each_level(writer), LEVELS + 1))
+    for level in levels[:LEVELS]:
+        rows = writer.rows(counted, level | {"sa_jobqueue_limit": MOST + 1 - number})
+        number += rows.scalar_one()
+    return Count(min(number, MOST), number > MOST or len(levels) > LEVELS)
+
+
+def _ready(spec: ClaimSpec, ready: ReadyRows, columns: Sequence[Any], *, due: bool) -> Any:
+    """Select the due or the later jobs of a level, in claim order; None: none can be later."""
+    if due:
+        return ready.by_claim_index(ready.select(*columns, plain=True))
+    if not spec.mapping.has("run_at"):
+        return None
+    found = ready.by_claim_index(ready.select(*columns, plain=True, due=False))
+    return found.where(spec.mapping.attribute("run_at") > utc_now())

@@ -10,30 +10,27 @@ Each line is a range of the claim index, and only the rows of these ranges are r
 position near the head costs little, however long the queue is. Written as one comparison
 of rows, or with OR, the same condition is no range to most optimizers.
 
-Limits: in an order of the user's own all waiting rows are numbered. For criteria that the
-claim index does not serve, the database looks at row after row, as a claim does.
+Limits: an order of the user's own is refused. For criteria that the claim index does not serve, the
+database looks at row after row, as a claim does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Integer, bindparam, func, literal, select
 
-from ..dialects import Database
-from ..errors import ArgumentError, UnsupportedDatabase
+from ..databases import Database
+from ..errors import ArgumentError
 from ..fence.claim import jobs_with_keys
 from ..model.status import status_again
-from ..sessions.built_once import built_once
-from ..sessions.writer import AnySession, Writer, writing
+from ..sessions.writer import AnySession, Writer, built_once, writing
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
-from .count import Counted
-from .stats import finish_rate, has_rate, no_rate
+from .count import spec_of
 
 #: How often to look again for a job that others move meanwhile. In practice once or twice.
 MOST_LOOKS = 10
@@ -52,25 +49,10 @@ def position(session: AnySession, job: Any) -> int | None:
         the session's hooks hide.
 
     Raises:
-        ArgumentError: an entity that is not in the database.
-        UnsupportedDatabase: MySQL before 8.0.2 cannot number rows in an order of your own.
+        ArgumentError: an entity that is not in the database, or a class with an order of its own.
     """
-    return position_in(session, _queue_of(job), job)
-
-
-def waiting_time(session: AnySession, job: Any) -> timedelta | None:
-    """Estimate how long a job still waits: its position divided by the present finish rate.
-
-    It is an estimate: workers come and go, sooner jobs come in, and jobs differ.
-
-    Returns:
-        None where :func:`position` returns None, where no job was finished in the last five
-        minutes, and always if done rows are deleted (``__queue_args__["keep"]`` is False).
-
-    Raises:
-        ArgumentError: as for :func:`position`, or no index finds the finished jobs.
-    """
-    return waiting_time_in(session, _queue_of(job), job)
+    ((_, mapping, _),) = jobs_with_keys([job])
+    return position_in(session, mapping.entity, job)
 
 
 def position_in(session: AnySession, queue: Any, job: Any) -> int | None:
@@ -79,29 +61,10 @@ def position_in(session: AnySession, queue: Any, job: Any) -> int | None:
     Raises:
         ArgumentError: as for :func:`position`, or a job of another class.
     """
-    spec = Counted.of(queue).spec
+    spec = spec_of(queue)
     ((_, _, key),) = jobs_with_keys([job], spec.mapping)
-    with writing(session, spec.mapping, reads=True) as writer:
+    with writing(session, spec.mapping, reads=True, shard_by=[job]) as writer:
         return _counter(spec, writer).find(writer, key)
-
-
-def waiting_time_in(session: AnySession, queue: Any, job: Any) -> timedelta | None:
-    """Estimate the waiting time in one queue; see :func:`waiting_time`."""
-    counted = Counted.of(queue)
-    mapping = counted.spec.mapping
-    with writing(session, mapping, reads=True) as writer:
-        if not mapping.args.keep:
-            return None
-        if not has_rate(counted, writer):
-            raise ArgumentError(no_rate(mapping))
-        rate = finish_rate(counted, writer)
-    place = position_in(session, queue, job)
-    return None if place is None or rate is None else timedelta(seconds=place / rate)
-
-
-def _queue_of(job: Any) -> type[Any]:
-    ((_, mapping, _),) = jobs_with_keys([job])
-    return mapping.entity
 
 
 class _Counter:
@@ -121,8 +84,7 @@ class _Counter:
     def find(self, writer: Writer, key: Sequence[Any]) -> int | None:
         """Return the position of a job; None: it is not unclaimed and due."""
         named = {f"sa_jobqueue_key_{n}": value for n, value in enumerate(key)}
-        if not self._by_ranges:
-            return self._run(writer, self._ranking, named)
+        self._check_order()
         for _ in range(MOST_LOOKS):
             row = writer.orm(self._reading, named).first()
             if row is None:
@@ -138,13 +100,20 @@ class _Counter:
             found: int | None = writer.orm(statement, parameters).scalar()
         return found
 
-    @cached_property
-    def _by_ranges(self) -> bool:
-        """Whether the order is that of the mixins' columns, and compares as it sorts."""
+    def _check_order(self) -> None:
+        """Refuse an order that is not that of the mixins' columns, or compares as it does not sort.
+
+        Raises:
+            ArgumentError: with the way out.
+        """
         columns = [element.expression for element in self.spec.order]
-        return self.spec.own_order and all(
+        if not self.spec.own_order or not all(
             self.database.comparable(column) is column and not column.nullable for column in columns
-        )
+        ):
+            raise ArgumentError(
+                f"positions of {self.mapping} are counted in the order of the mixins' columns "
+                "alone: number the rows that wait in an order of your own by row_number()"
+            )
 
     @cached_property
     def _reading(self) -> Any:
@@ -160,7 +129,7 @@ class _Counter:
         whether they are due or not. Rows that come in during the walk, at a priority that no row
         had, count as if they came in a moment later.
         """
-        levels = (tuple(level.values()) for level in self.ready.levels.each(writer))
+        levels = (tuple(level.values()) for level in self.ready.each_level(writer))
         sooner = list(takewhile(lambda level: level < own, levels))
         found: dict[str, Any] = {}
         for n, (role, value) in enumerate(zip(self.spec.levels, own, strict=True)):
@@ -176,12 +145,12 @@ class _Counter:
         return (
             select(place)
             .select_from(self.mapping.entity)
-            .where(*self.is_key, *self.ready.criteria, *self.ready.levels.criteria)
+            .where(*self.is_key, *self.ready.criteria, *self.ready.of_level)
         )
 
     def _ranges(self) -> Iterator[list[Any]]:
         """Yield the criteria of each range, in claim order."""
-        due, same = self.ready.due, [*self.ready.levels.criteria]
+        due, same = self.ready.due, [*self.ready.of_level]
         for number, role in enumerate(self.spec.levels):
             better = _parameter("better", role, Integer(), expanding=True)
             yield [*same[:number], self.mapping.attribute(role).in_(better), *due]
@@ -221,22 +190,6 @@ class _Counter:
         if self.spec.in_index_order:
             statement = self.ready.by_claim_index(statement)
         return statement.scalar_subquery()
-
-    # -- in an order of the user's own ------------------------------------
-
-    @cached_property
-    def _ranking(self) -> Any:
-        """Number all waiting rows, and select the number of the job."""
-        if not self.database.window_functions:
-            raise UnsupportedDatabase(
-                f"{self.database} cannot number rows, so it has no positions in an order of your "
-                "own; use MySQL 8.0.2 or later, or the order of PriorityMixin and ScheduleMixin"
-            )
-        rank = func.row_number().over(order_by=self.spec.order).label("sa_jobqueue_position")
-        waiting = select(*self.keys, rank).where(*self.ready.criteria).subquery()
-        *keys, place = waiting.c
-        same = (key == _parameter("key", n, key.type) for n, key in enumerate(keys))
-        return select(place).where(*same)
 
 
 def _parameter(what: str, name: object, type_: Any, **options: Any) -> Any:

@@ -13,8 +13,7 @@ hold. On the command line: ``sa-jobqueue doctor``. ``docs/doctor.md`` lists the 
 
 from __future__ import annotations
 
-from ..dialects.examination import Finding, Severity
+from .examination import Finding, Report, Severity
 from .run_checks import OLD_SNAPSHOT, examine
-from .subject import Report
 
 __all__ = ["OLD_SNAPSHOT", "Finding", "Report", "Severity", "examine"]

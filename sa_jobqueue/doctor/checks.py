@@ -11,7 +11,6 @@ from uuid import uuid4
 from sqlalchemy import (
     Column,
     Connection,
-    Result,
     Select,
     Table,
     false,
@@ -23,8 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from ..ages import age_text
-from ..dialects import dialect_of, is_lock_timeout, look_alike
-from ..dialects.examination import Finding
+from ..databases import dialect_of, is_lock_timeout, look_alike
 from ..errors import LockTimeout, UnsupportedDatabase
 from ..model.columns import DIGITS, has_no_zone
 from ..model.keys import key_values
@@ -34,7 +32,7 @@ from ..owners.named_lock import named_lock
 from ..owners.owner import Owner
 from ..sessions.transactions import connected_outside_pool
 from ..strategies.held import is_kept_out
-from .subject import Subject
+from .examination import Finding, Subject
 
 #: So many of the newest rows show which words the application writes.
 NEWEST = 1_000
@@ -43,24 +41,11 @@ NEWEST = 1_000
 def check_table(subject: Subject) -> Iterator[Finding]:
     """Check that the table exists, and has the columns of the model."""
     table, connection = subject.mapping.table, subject.connection
-    if not inspect(connection).has_table(table.name, schema=connection.schema_for_object(table)):
-        yield Finding.error(
-            f"there is no table {table.fullname}",
-            "run the migrations, or create_all(); or examine another database",
-        )
-    elif missing := missing_columns(
-        lambda statement: subject.connection.execute(statement), table, subject.session.rollback
-    ):
-        yield Finding.error(
-            f"the table {table.fullname} lacks columns of the model: {', '.join(missing)}",
-            "run the migrations: alembic upgrade head; or examine another database",
-        )
-    elif engine := subject.examination.lacks_transactions(connection, table):
-        yield Finding.warning(
-            f"the table {table.fullname} is kept by {engine}, which has no transactions: a claim "
-            "or a finish that is rolled back stays written",
-            f"ALTER TABLE {table.fullname} ENGINE = InnoDB",
-        )
+    if lack := what_lacks(lambda: subject.connection, table, subject.session.rollback):
+        fix = "run the migrations: alembic upgrade head; or examine another database"
+        yield Finding.error(lack, fix)
+    else:
+        yield from subject.examination.storage(connection, table)
 
 
 def check_strategy(subject: Subject) -> Iterator[Finding]:
@@ -82,26 +67,11 @@ def check_columns(subject: Subject) -> Iterator[Finding]:
     for column in (mapping.mapper.columns[name] for name in names):
         if has_no_zone(column.type, postgresql) or not isinstance(column, Column):
             continue  # stats() reads an enqueued_at as its type says
-        if subject.examination.lacks_zone(subject.connection, column):
-            yield Finding.error(
-                f"{column.name} has no time zone in the database, where the model has one: it is "
-                "compared in the zone of each session",
-                f"op.alter_column({column.table.name!r}, {column.name!r}, type_=timestamp_type(), "
-                f"postgresql_using=\"{column.name} AT TIME ZONE 'UTC'\"), if its times are UTC; "
-                "without the USING every time would be shifted",
-            )
-        if other := subject.examination.misplaced_time(subject.connection, column):
-            yield Finding.error(
-                f"{column.name} has a time that another program has written, {other!r}: times are "
-                "compared as text here, so this one is due hours too early or too late",
-                f"UPDATE {column.table.name} SET {column.name} = "
-                f"strftime('%Y-%m-%d %H:%M:%f', {column.name}), and have the program write UTC "
-                "like 2026-01-31 07:00:00.000000",
-            )
+        yield from subject.examination.times(subject.connection, column)
     if not mapping.is_queue or not subject.strategy.marks:
         return
     column = mapping.column("owner_date")
-    digits = subject.examination.time_digits(subject.connection, column)
+    digits = subject.examination.digits_kept(subject.connection, column)
     if digits is not None and digits < DIGITS:
         yield Finding.error(
             f"{column.name} keeps {digits} digits of a second in the database, so finishes are "
@@ -117,7 +87,7 @@ def check_statuses(subject: Subject) -> Iterator[Finding]:
     if not mapping.is_queue or spec.ready != mapping.word(JobStatus.UNCLAIMED):
         return  # a queue of a further status, such as a step's, gets its rows from others
     ours = {*map(mapping.word, JobStatus), *mapping.ready, *mapping.during}
-    ours |= {spec.during, subject.queue.then}
+    ours |= {spec.during, subject.queue.then, *mapping.waiting}
     newest = (
         select(mapping.status_word.label("word"))
         .order_by(*(key.desc() for key in mapping.key_attributes))
@@ -135,44 +105,34 @@ def check_statuses(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def missing_columns(
-    execute: Callable[[Select[Any]], Result[Any]], table: Table, roll_back: Callable[[], object]
-) -> list[str]:
-    """Name the columns that the model has and the table lacks.
+def what_lacks(
+    connect: Callable[[], Connection], table: Table, roll_back: Callable[[], object]
+) -> str | None:
+    """Say that a table is missing, or which columns of its model it lacks; None: all is there.
 
-    Reflection would know them, too, but it reads the indexes as well, and warns of some.
+    Reflection would know the columns, too, but it reads the indexes as well, and warns of some.
 
     Args:
-        execute: runs a statement, also after `roll_back`.
+        connect: gives the connection, also after `roll_back`.
         roll_back: called after a statement that has failed.
 
     Raises:
-        DBAPIError: the table cannot be read for another reason.
+        DBAPIError: the table cannot be read for another reason, such as privileges.
     """
+    connection = connect()
+    if not inspect(connection).has_table(table.name, schema=connection.schema_for_object(table)):
+        return f"there is no table {table.fullname}"
     try:
-        execute(select(table).limit(0))
+        connection.execute(select(table).limit(0))
     except DBAPIError:
         roll_back()
         whole: Select[Any] = select(literal_column("*")).select_from(table).limit(0)
-        there = set(map(str.casefold, execute(whole).keys()))
+        there = set(map(str.casefold, connect().execute(whole).keys()))
         missing = [column.name for column in table.c if column.name.casefold() not in there]
-        if not missing:  # something else is wrong, such as privileges
+        if not missing:
             raise
-        return missing
-    return []
-
-
-def check_statistics(subject: Subject) -> Iterator[Finding]:
-    """Tell how many rows the planner does not know of."""
-    table = subject.mapping.table
-    rows = subject.database.unanalyzed_rows(subject.connection, table)
-    if rows:
-        yield Finding.warning(
-            f"{rows:,} rows have changed since the table was analyzed, more than it had then: the "
-            "planner may expect few due jobs, and have each claim read and sort all of them",
-            f"ANALYZE the table ({table.fullname}), and see that autovacuum runs, which does it "
-            "within minutes",
-        )
+        return f"the table {table.fullname} lacks columns of its model: {', '.join(missing)}"
+    return None
 
 
 def check_snapshot(subject: Subject) -> Iterator[Finding]:
@@ -210,18 +170,14 @@ def check_pooler(subject: Subject) -> Iterator[Finding]:
     """Check whether a pooler shares our server session with others."""
     if not subject.database.through_pooler(subject.connection):
         return
-    fix = [
-        "give Owner(), named_lock() and advisory_session() an engine with a direct URL",
-        "claims of other strategies may go through the pooler",
-    ]
-    if prepares := subject.examination.driver_behind_pooler(subject.connection):
-        fix.append(prepares)
     judge = Finding.error if subject.strategy.name == "advisory" else Finding.warning
     yield judge(
         f"a pooler such as {subject.examination.poolers} is between us and the server: its clients "
         "share server sessions, and so the lock of an Owner. Advisory claims and Owners are "
         "refused through it, and nobody can see whether other owners are alive",
-        "; ".join(fix),
+        "give Owner(), named_lock() and advisory_session() an engine with a direct URL; claims of "
+        "other strategies may go through the pooler, with the driver's settings of "
+        "docs/databases.md",
     )
 
 
@@ -250,6 +206,11 @@ def check_locks(subject: Subject) -> Iterator[Finding]:
         )
     elif not shared:
         yield Finding("this database is in memory, and belongs to one connection alone")
+    elif subject.database.backend(subject.connection) == 0:  # a second one would wait for ever
+        yield Finding(
+            "all clients share one session, and their transactions run one after the other: no two "
+            "can claim the same row"
+        )
     else:
         with _second(subject) as second:
             prove = _write_lock if subject.database.one_writer else _row_locks
@@ -263,7 +224,7 @@ def check_locks(subject: Subject) -> Iterator[Finding]:
 @contextmanager
 def _second(subject: Subject) -> Iterator[Connection]:
     """Give a second connection, and roll back what it does; neither waits for long."""
-    waiting_at_most = subject.examination.waiting_at_most
+    waiting_at_most = subject.database.waiting_at_most
     with connected_outside_pool(subject.connection.engine) as connection:
         with waiting_at_most(subject.connection, PATIENCE), waiting_at_most(connection, PATIENCE):
             yield connection

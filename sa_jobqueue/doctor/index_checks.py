@@ -16,29 +16,28 @@ from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
 
-from ..dialects import is_missing_index
-from ..dialects.connections import as_value
-from ..dialects.examination import (
-    Examination,
+from ..databases import Database, is_missing_index
+from ..databases.connections import as_value
+from ..model.indexes import (
+    EQUALITIES,
+    claim_index,
+    compared,
+    index_serving,
+    job_indexes,
+    key_index,
+    reap_index,
+)
+from ..strategies import ClaimSpec
+from .examination import (
+    BATCH,
     Finding,
     IndexColumn,
     Plan,
     ServerIndex,
     Severity,
+    Subject,
     normalised,
 )
-from ..model.indexes import (
-    EQUALITIES,
-    claim_index,
-    compared,
-    failed_index,
-    index_of,
-    index_serving,
-    key_index,
-    reap_index,
-)
-from ..strategies import ClaimSpec
-from .subject import BATCH, Subject
 
 #: What a search belongs to whose index create_job_indexes() makes for any queue.
 CLAIM = "the claim"
@@ -67,13 +66,13 @@ def check_index(subject: Subject) -> Iterator[Finding]:
 def check_reap(subject: Subject) -> Iterator[Finding]:
     """Look for the index that reap() wants."""
     if subject.strategy.marks:
-        wanted = wanted_reap_index(subject.spec, subject.examination)
+        wanted = wanted_reap_index(subject.spec, subject.database)
         yield _of_less_weight(Search(subject, "reap()", wanted))
 
 
 def check_failed(subject: Subject) -> Iterator[Finding]:
     """Look for the index of failed jobs, where the model declares it."""
-    index = failed_index(subject.mapping)
+    index = job_indexes(subject.mapping.table).get("failed")
     if index is not None:
         who = "the search for failed jobs, which are neither counted nor listed without it"
         yield _of_less_weight(Search(subject, who, WantedIndex(index)))
@@ -100,7 +99,7 @@ class Search:
     def predicate(self) -> str | None:
         """The predicate that the wanted index has on this database."""
         subject = self.subject
-        return self.wanted.predicate(subject.examination, subject.connection.dialect)
+        return self.wanted.predicate(subject.database, subject.connection.dialect)
 
     @cached_property
     def fitting(self) -> dict[str, ServerIndex]:
@@ -199,16 +198,16 @@ def _planned(search: Search, chosen: Plan, possible: Plan) -> Finding:
 
 
 def _key_indexes(subject: Subject) -> Iterator[Finding]:
-    """Look for the indexes that find the next job of each key."""
-    limits = subject.spec.limits
-    for limit in (each for each in limits if each.serial or len(limits) == 1):
-        who = f"the search for the next job of each {limit}"
-        index = key_index(subject.mapping, limit.columns)
-        if index is not None:
-            yield _of_less_weight(Search(subject, who, WantedIndex(index)))
-            continue
-        names = tuple(column.key for column in limit.columns)
-        key = [names] if len(names) > 1 else [*names]
+    """Look for the index that finds the next job of each key."""
+    limit = subject.spec.key_limit
+    if limit is None:
+        return
+    who = f"the search for the next job of each {limit}"
+    index = key_index(subject.mapping, limit.columns)
+    if index is not None:
+        yield _of_less_weight(Search(subject, who, WantedIndex(index)))
+    else:
+        key = [limit.names] if len(limit.names) > 1 else [*limit.names]
         yield Finding.warning(
             f"no index serves {who}: claims read all unclaimed jobs of a key",
             f'__queue_args__ = {{"per_key": {key}}} in the model',
@@ -317,9 +316,9 @@ class WantedIndex:
         walked = rest in (order, [column.reversed() for column in order])  # or backwards
         return walked and missing <= {column.name for column in first}
 
-    def predicate(self, examination: Examination, dialect: Dialect) -> str | None:
+    def predicate(self, database: Database, dialect: Dialect) -> str | None:
         """Return its predicate on this database, as SQLAlchemy writes it."""
-        where: Any = examination.predicate(self.index)
+        where: Any = database.predicate(self.index)
         if where is None or isinstance(where, str):  # autogenerate writes down what it has read
             return where
         how = {"literal_binds": True, "include_table": False}
@@ -352,11 +351,11 @@ def wanted_claim_index(spec: ClaimSpec) -> WantedIndex:
     return WantedIndex(own, declared & equal | {status}, equal | {status}, status)
 
 
-def wanted_reap_index(spec: ClaimSpec, examination: Examination) -> WantedIndex:
+def wanted_reap_index(spec: ClaimSpec, database: Database) -> WantedIndex:
     """Derive the index that leads to the oldest claims of a queue."""
-    mapping, own = spec.mapping, index_of(spec.mapping.table, "reap")
+    mapping, own = spec.mapping, job_indexes(spec.mapping.table).get("reap")
     status = mapping.column("status").name
-    if own is None or examination.predicate(own) is not None:
+    if own is None or database.predicate(own) is not None:
         own = reap_index(mapping, spec.during)
     equal = _names(compared(spec.where, _EQUALITIES_AND_NULL)) & _names(mapping.equality)
     return WantedIndex(own, frozenset({status}), equal | {status}, status)

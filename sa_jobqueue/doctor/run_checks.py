@@ -16,15 +16,14 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from ..dialects import is_transient
-from ..dialects.examination import Finding, Severity
+from ..databases import is_transient
 from ..errors import ArgumentError, JobQueueError, UnsupportedDatabase
 from ..model.keys import plain_queue
 from ..queue import JobQueue
 from ..sessions.writer import AnySession, session_of
 from . import checks as of_server
 from . import index_checks as of_index
-from .subject import Report, Subject
+from .examination import Finding, Report, Severity, Subject
 
 #: A snapshot that is kept for so long leaves too many dead rows in a queue's table.
 OLD_SNAPSHOT = timedelta(minutes=1)
@@ -146,11 +145,10 @@ CHECKS: Mapping[str, Check] = {
     "index": of_index.check_index,
     "reap": of_index.check_reap,
     "failed": of_index.check_failed,
-    "statistics": of_server.check_statistics,
+    "statistics": lambda our: our.examination.statistics(our.connection, our.mapping.table),
     "dead_rows": lambda our: our.examination.dead_rows(our.connection, our.mapping.table),
     "snapshot": of_server.check_snapshot,
     "isolation": of_server.check_isolation,
-    "owners": lambda our: our.examination.processes(our.connection),
     "pooler": of_server.check_pooler,
     "locks": of_server.check_locks,
 }

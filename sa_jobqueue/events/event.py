@@ -52,8 +52,6 @@ class EventJob:
         entity: the mapped object, as the handler gets it; only of after_start.
         attempts: how often it was tried, this attempt included; None: not known, or the
             class does not count.
-        order: its values in claim order; only of a claim, and not if the order is your own.
-        serial_keys: its serial key for each of the queue's limits; only of a claim.
     """
 
     key: tuple[Any, ...]
@@ -62,8 +60,6 @@ class EventJob:
     owner: str | None = None
     owner_dates: tuple[datetime, ...] = ()
     attempts: int | None = None
-    order: tuple[Any, ...] | None = None
-    serial_keys: tuple[tuple[Any, ...], ...] = ()
     unmarked: bool = False
     before: str | None = None
     entity: Any = field(default=None, repr=False, compare=False)
@@ -72,20 +68,6 @@ class EventJob:
     def owner_date(self) -> datetime | None:
         """The time of the claim, or of its last renewal."""
         return self.owner_dates[-1] if self.owner_dates else None
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What a queue promises of its claims, beyond that each job is claimed once.
-
-    Attributes:
-        strict: the claims go in exact claim order.
-        limits: the names of each serial key's columns, how many of its jobs may be claimed at
-            a time, and whether they are claimed in claim order.
-    """
-
-    strict: bool
-    limits: tuple[tuple[tuple[str, ...], int, bool], ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +83,6 @@ class Event:
         queue: the queue whose method was called, if that queue has listeners of its own.
         error: the text of a failure, or the reason of a reap or of a cancel.
         at: the time of the verb by the database's clock, where the verb knows it.
-        promise: what the queue promises of a claim; None: nothing more.
     """
 
     name: str
@@ -112,7 +93,6 @@ class Event:
     queue: Any = None
     error: str | None = None
     at: datetime | None = None
-    promise: Promise | None = None
 
     @property
     def number(self) -> int:

@@ -38,14 +38,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import sqlite
 
-from ..dialects.clock import as_utc, utc_now
+from ..databases.clock import as_utc, utc_now
 from ..model.columns import OWNER_LENGTH, timestamp_type
 from ..model.keys import HISTORY, key_json, mapping_of_queue
 from ..model.mapping import any_mapping_of
 from ..model.status import LONGEST_WORD
 from ..sessions.writer import Writer
-from .event import Event, EventJob
-from .listeners import add_listener, remove_listener
+from .event import Event
+from .listeners import add_listener, remove
 
 #: The longest text of a primary key, such as ``[7]``; a longer one is cut.
 KEY_LENGTH = 100
@@ -126,7 +126,7 @@ class HistoryTable:
     def remove(self, *targets: Any) -> None:
         """Stop recording the events of targets."""
         for target in targets:
-            remove_listener(target, self._note, None)
+            remove(target, None, self._note)
 
     def _note(self, event: Event, writer: Writer | None) -> None:
         """Insert a row for each job, in the transaction of the verb."""
@@ -139,10 +139,13 @@ class HistoryTable:
             "verb": event.verb,
             "error": event.error,
         }
-        rows = [{**row, **_of_job(job)} for job in event.jobs]
+        copied = ("status", "owner", "owner_date", "attempts")
+        rows = [
+            {
+                **row,
+                "job_key": key_json(job.key)[:KEY_LENGTH],
+                **{name: getattr(job, name) for name in copied},
+            }
+            for job in event.jobs
+        ]
         writer.connection.execute(insert(self.table).values(noted_at=utc_now()), rows)
-
-
-def _of_job(job: EventJob) -> dict[str, Any]:
-    told = {name: getattr(job, name) for name in ("status", "owner", "owner_date", "attempts")}
-    return {"job_key": key_json(job.key)[:KEY_LENGTH], **told}

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Mapper, object_session
 from sqlalchemy.orm.attributes import instance_dict
 
-from ..dialects import database_of
+from ..databases import database_of
 from ..errors import ArgumentError
 from ..model.keys import queues_by_name
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
@@ -46,7 +46,13 @@ def listen(target: Any, name: str, function: EventFunction) -> None:
     Raises:
         ArgumentError: no queue, no such event, or a function that has to be awaited.
     """
-    _check(name, function)
+    if name not in EVENTS:
+        raise ArgumentError(f"{name!r} is no event; the events are {', '.join(EVENTS)}")
+    if not callable(function) or iscoroutinefunction(function):
+        raise ArgumentError(
+            f"a listener is a plain function, not {function!r}. To await something, start a task "
+            "with the event, as by loop.create_task(..)"
+        )
     add_listener(target, function, name)
 
 
@@ -60,13 +66,21 @@ def listens_for(target: Any, name: str) -> Callable[[F], F]:
     return decorate
 
 
-def remove(target: Any, name: str, function: EventFunction) -> None:
+def remove(target: Any, name: str | None, function: Callable[..., object]) -> None:
     """Stop calling a function that :func:`listen` was given with the same arguments.
 
     Raises:
         ArgumentError: it does not listen.
     """
-    remove_listener(target, function, name)
+    mapping, queue = _mapping_and_queue(target)
+    listener = Listener(function, name, queue)
+    if listener not in mapping.listeners:
+        raise ArgumentError(f"{function!r} does not listen to {name!r} of {target!r}")
+    for of_class in _with_subclasses(mapping):
+        of_class.listeners = tuple(each for each in of_class.listeners if each != listener)
+    if queue is not None and all(kept.queue is not queue for kept in mapping.listeners):
+        for method in TOLD:
+            vars(queue).pop(method, None)
 
 
 def add_listener(target: Any, function: Callable[..., object], name: str | None) -> None:
@@ -79,36 +93,6 @@ def add_listener(target: Any, function: Callable[..., object], name: str | None)
     listener = Listener(function, name, queue)
     for of_class in _with_subclasses(mapping):
         of_class.listeners = (*of_class.listeners, listener)
-
-
-def remove_listener(target: Any, function: Callable[..., object], name: str | None) -> None:
-    """Remove a function again.
-
-    Raises:
-        ArgumentError: it does not listen.
-    """
-    mapping, queue = _mapping_and_queue(target)
-    listener = Listener(function, name, queue)
-    if listener not in mapping.listeners:
-        raise ArgumentError(f"{function!r} does not listen to {name!r} of {target!r}")
-    for of_class in _with_subclasses(mapping):
-        listeners = list(of_class.listeners)
-        if listener in listeners:
-            listeners.remove(listener)
-        of_class.listeners = tuple(listeners)
-    if queue is not None and all(kept.queue is not queue for kept in mapping.listeners):
-        for method in TOLD:
-            vars(queue).pop(method, None)
-
-
-def _check(name: str, function: Any) -> None:
-    if name not in EVENTS:
-        raise ArgumentError(f"{name!r} is no event; the events are {', '.join(EVENTS)}")
-    if not callable(function) or iscoroutinefunction(function):
-        raise ArgumentError(
-            f"a listener is a plain function, not {function!r}. To await something, start a task "
-            "with the event, as by loop.create_task(..)"
-        )
 
 
 def _mapping_and_queue(target: Any) -> tuple[QueueMapping, Any]:

@@ -26,14 +26,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from sqlalchemy import Connection, RootTransaction, Table, TwoPhaseTransaction
+from sqlalchemy import Connection, RootTransaction, Table
 from sqlalchemy.exc import DBAPIError
 
-from ..dialects import database_of
-from ..dialects.after_commit import TransactionHooks, add_hooks, hooks_of
-from ..dialects.connections import listen_to
-from ..dialects.named_locks import digest, slug
-from ..errors import ArgumentError
+from ..databases import database_of
+from ..databases.connections import TransactionHooks, hooks_of, listen_to
+from ..databases.named_locks import digest, slug
 from ..model.mapping import QueueMapping
 from ..sessions.transaction_end import AtEnd, TransactionEnd, call_at_end, watch_commit
 from ..sessions.writer import Writer
@@ -99,15 +97,9 @@ def _call(listener: Listener, event: Event) -> None:
         log.error("a listener of %s failed: %s", event.name, error, exc_info=error)
 
 
-_HOOKS = "events"
-
-
 def call_at_connection_end(connection: Connection, call: AtEnd) -> None:
     """Call a function when the savepoint that is open now, or the transaction, has ended."""
-    calls = hooks_of(connection, _HOOKS)
-    if not isinstance(calls, _Calls):
-        calls = _Calls()
-        add_hooks(connection, _HOOKS, calls)
+    calls = hooks_of(connection, _Calls, _Calls)
     calls.watch(connection)
     calls.waiting.append(call)
 
@@ -206,9 +198,6 @@ def note_claimable(
 
     Args:
         freed_by: the end of a claim has freed keys that this limits; None: jobs can be claimed.
-
-    Raises:
-        ArgumentError: a notification in a two-phase transaction, which PostgreSQL refuses.
     """
     if writer.in_autocommit:
         if _notifies(writer, mapping):
@@ -253,16 +242,7 @@ def _wake(mapping: QueueMapping) -> None:
 
 
 def _notifies(writer: Writer, mapping: QueueMapping) -> bool:
-    """Tell whether a notification is to be sent."""
-    if not (mapping.args.notify and writer.database.notifies):
-        return False
-    if isinstance(writer.connection.get_transaction(), TwoPhaseTransaction):
-        raise ArgumentError(
-            f"{mapping}.__queue_args__ has 'notify', and PostgreSQL cannot prepare a transaction "
-            "that has sent a notification. Use a session without twophase, or remove 'notify': "
-            "workers then look for jobs at intervals"
-        )
-    return True
+    return mapping.args.notify and writer.database.notifies
 
 
 def _notify_at_commit(connection: Connection) -> None:
@@ -273,7 +253,7 @@ def _notify_at_commit(connection: Connection) -> None:
 
 
 def _committing(connection: Connection) -> None:
-    """Send the notifications, right before the COMMIT."""
+    """Send the notifications, right before the COMMIT; PostgreSQL prepares none in two phases."""
     transaction = connection.get_transaction()
     noted = set[_Note]() if transaction is None else _noted.get(transaction, set())
     try:

@@ -44,16 +44,15 @@ from sqlalchemy import (
     select,
 )
 
-from ..dialects import Database
+from ..databases import Database
 from ..model.keys import MOST_KEYS
 from ..model.mapping import QueueMapping
 from ..model.transitions import OWNER, ClaimedValues
-from ..sessions.built_once import built_once
-from ..sessions.writer import Writer
+from ..sessions.writer import Writer, built_once
 from .claim import FencedJobs
-from .show import UNSHOWN, Found
 from .statements import ONLY_KEYS, fence_parameters, fenced_write
 from .token import Change, FenceKind, Identity
+from .write import UNSHOWN, Found
 
 #: The most jobs that a claim's statement finishes in a transaction. Jobs that others claim
 #: meanwhile look ready to it, and the longer the finish takes, the more of them it passes over.
@@ -96,12 +95,6 @@ class CarriedFinish:
         left = case((every_job, null()), else_=otherwise)
         return select(left).select_from(finished).scalar_subquery().is_(None)
 
-    @property
-    def key_type(self) -> Any:
-        """The type of the keys; the table's integers may have more bits than the model's."""
-        (key,) = self.mapping.keys
-        return BigInteger() if isinstance(key.type, Integer) else key.type
-
 
 @dataclass(frozen=True, eq=False)
 class CarriedJobs:
@@ -134,7 +127,9 @@ class CarriedJobs:
         left = database.left_text()
         if not writer.core(select(left)).scalar():
             return dict.fromkeys(self.keys, UNSHOWN)
-        kind = self.finish.key_type
+        (key,) = self.finish.mapping.keys
+        # The table's integers may have more bits than the model's.
+        kind = BigInteger() if isinstance(key.type, Integer) else key.type
         each = func.unnest(cast(left, ARRAY(kind)), type_=kind)
         finished = writer.core(select(each)).all()
         writer.core(select(database.leaving(literal_column("''"))))
@@ -154,7 +149,7 @@ def carried(
     plain = token.hold is None and token.owner == owner and 0 < len(keys) <= most
     if not plain or not _can_carry(mapping, writer.database, change):
         return None
-    what = (change.values, change.word, change.own)
+    what = (change.values, change.word, change.own, change.cases)
     finish = _carried_finish(mapping, writer, what, token.kind(), writer.in_autocommit)
     return CarriedJobs(finish, part, keys)
 
@@ -178,7 +173,7 @@ def _can_carry(mapping: QueueMapping, database: Database, change: Change) -> boo
 def _carried_finish(
     mapping: QueueMapping,
     writer: Writer,
-    what: tuple[ClaimedValues | None, str, tuple[Column[Any], ...]],
+    what: tuple[ClaimedValues | None, str, tuple[Column[Any], ...], int],
     kind: FenceKind,
     alone: bool,
 ) -> CarriedFinish:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property, partial
 from itertools import chain, count
 from typing import Any, Generic, TypeVar, overload
@@ -23,6 +24,7 @@ from sqlalchemy.orm.attributes import instance_state
 from ..errors import ArgumentError, NotClaimed
 from ..model.keys import repeated_key
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
+from ..sessions.writer import shard_of
 from .token import Fence, Identity, Token
 
 _INFO = "sa_jobqueue.fence"
@@ -97,6 +99,7 @@ class Claim(Sequence[T], Generic[T]):
         lost: how many of the candidates another claimer had first; None where
             the strategy cannot know. Many lost candidates mean too many claimers
             for this batch size.
+        refills_in: when the queue's rate allows one more job; None: it has not limited the claim.
     """
 
     def __init__(
@@ -105,12 +108,14 @@ class Claim(Sequence[T], Generic[T]):
         *,
         candidates: int | None = None,
         lost: int | None = None,
+        refills_in: timedelta | None = None,
     ) -> None:
         self.parts = parts
         jobs = parts[0].jobs if len(parts) == 1 else chain.from_iterable(p.jobs for p in parts)
         self._jobs: tuple[T, ...] = tuple(jobs)
         self.candidates = candidates
         self.lost = lost
+        self.refills_in = refills_in
 
     @cached_property
     def fences(self) -> tuple[Fence, ...]:
@@ -145,10 +150,15 @@ def fence_of(job: Any) -> Fence:
         NotClaimed: no claim returned this very entity: it comes from another
             session, a merge or a query, or was never claimed.
     """
+    return job if isinstance(job, Fence) else Fence(*_parts_of_fence(job))
+
+
+def _parts_of_fence(job: Any) -> tuple[type[Any], Identity, Token]:
+    """Return the parts of a job's fence; to make a Fence of them for each job costs some time."""
     if isinstance(job, Fence):
         return job
     state = _state_of(job)
-    found: Fence | None = state.info.get(_INFO)
+    found: tuple[type[Any], Identity, Token] | None = state.info.get(_INFO)
     if found is None:
         raise NotClaimed(
             f"{_row_name(state)} has no fence: it was not claimed through this entity. claim() it, "
@@ -183,14 +193,15 @@ def attach_fences(part: FencedJobs) -> list[Callable[[], None]]:
     Raises:
         UnsupportedDatabase: an entity stands for two rows, with one primary key.
     """
+    entity, token = part.mapping.entity, part.token
     earlier: list[Callable[[], None]] = []
-    for job, fence in zip(part.jobs, part.fences, strict=True):
+    for job, identity in zip(part.jobs, part.identities, strict=True):
         info = instance_state(job).info
         if _INFO in info:
-            if info[_INFO].token is part.token:
+            if info[_INFO][2] is token:
                 raise repeated_key(part.mapping)
             earlier.append(partial(info.__setitem__, _INFO, info[_INFO]))
-        info[_INFO] = fence
+        info[_INFO] = (entity, identity, token)
     return earlier
 
 
@@ -210,24 +221,25 @@ def jobs_by_token(jobs: Any) -> list[FencedJobs]:
     number = count()
     for given in (jobs,) if isinstance(jobs, Claim) else each_job(jobs):
         claimed = isinstance(given, Claim)
-        pairs = zip(given, given.fences, strict=True) if claimed else [(given, fence_of(given))]
-        for job, fence in pairs:
-            own = found.get(id(fence.token))
+        fences = given.fences if claimed else [_parts_of_fence(given)]
+        for job, (entity, identity, token) in zip(
+            given if claimed else [given], fences, strict=True
+        ):
+            own = found.get(id(token))
             if own is None:
-                own = FencedJobs(any_mapping_of(fence.entity), fence.token, [], [])
-                found[id(fence.token)] = own
-            own.add(next(number), job, fence.identity)
+                own = found[id(token)] = FencedJobs(any_mapping_of(entity), token, [], [])
+            own.add(next(number), job, identity)
     return list(found.values())
 
 
 def by_mapping(parts: Sequence[FencedJobs]) -> list[tuple[QueueMapping, list[FencedJobs]]]:
-    """Group the parts by their mapped classes."""
+    """Group the parts by their mapped classes, and by their shards."""
     if len(parts) == 1:
         return [(parts[0].mapping, [parts[0]])]
-    groups: dict[QueueMapping, list[FencedJobs]] = {}
+    groups: dict[Any, list[FencedJobs]] = {}
     for part in parts:
-        groups.setdefault(part.mapping, []).append(part)
-    return list(groups.items())
+        groups.setdefault((part.mapping, shard_of(part.jobs[:1])), []).append(part)
+    return [(mapping, of_class) for (mapping, _), of_class in groups.items()]
 
 
 def _unpickled(entity: type[Any], *rest: Any) -> FencedJobs:

@@ -7,20 +7,18 @@ a claim is still ours, and which rows somebody else has locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Executable, Select, and_, bindparam, case, or_, select
-from sqlalchemy.engine import CursorResult
 
-from ..dialects import Database
+from ..databases import Database
 from ..model.keys import key_batches, key_is, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping
 from ..model.status import status_is
 from ..model.transitions import OWNER, ClaimedValues, Values, or_next_round
-from ..sessions.built_once import built_once
-from ..sessions.writer import Writer
+from ..sessions.writer import Writer, built_once
 from .claim import FencedJobs
 from .token import Fence, FenceKind, Identity, Token
 
@@ -38,37 +36,29 @@ class FencedWrite:
     Attributes:
         attributes: those of the columns that change, in the order of the result.
         read: reads the new values, where RETURNING does not return them.
-        needs: the names of its parameters.
     """
 
     statement: Executable | None
     attributes: tuple[str, ...]
     read: Select[Any]
-    needs: frozenset[str]
-
-    def run(self, writer: Writer, parameters: Mapping[str, Any]) -> CursorResult[Any]:
-        """Run the statement, with only the parameters that it has."""
-        assert self.statement is not None
-        if len(parameters) > len(self.needs):
-            parameters = {name: parameters[name] for name in parameters if name in self.needs}
-        return writer.built(self.statement, parameters)
 
 
 @built_once
 def fenced_write(
     mapping: QueueMapping,
     writer: Writer,
-    change: tuple[ClaimedValues | None, str, tuple[Column[Any], ...]],
+    change: tuple[ClaimedValues | None, str, tuple[Column[Any], ...], int],
     kind: FenceKind,
     returned: str = COUNT,
 ) -> FencedWrite:
     """Return the statement of a change.
 
     Args:
-        change: what it writes, and the application's own columns that it writes, too; see Change.
+        change: what it writes, the application's own columns that it writes, too, and for how many
+            rows these differ; see Change.
         returned: COUNT, ONLY_KEYS or NEW_VALUES.
     """
-    values_of, word, own = change
+    values_of, word, own, cases = change
     database, unmarked = writer.database, kind[1]
     statement: Any
     written: Values = {} if values_of is None else values_of(mapping, unmarked, word)
@@ -79,28 +69,39 @@ def fenced_write(
             written = or_next_round(mapping, written)
         # First: what a new round writes comes last. And in the order given: MySQL's assignments
         # see the values that earlier ones wrote.
-        given = {
-            column: bindparam(own_parameter(index), type_=column.type)
-            for index, column in enumerate(own)
-        }
+        given = {column: _own_value(mapping, n, column, cases) for n, column in enumerate(own)}
         assigned = {**given, **written}
         statement = database.update_by_key(mapping.table, mapping.keys)
         statement = statement.ordered_values(*assigned.items()) if assigned else None
-    needs: frozenset[str] = frozenset()
     if statement is not None:
         statement = statement.where(is_ours(mapping, database, kind))
         if returned != COUNT:
             new = written if returned == NEW_VALUES else ()
             statement = statement.returning(*mapping.keys, *new)
-        needs = frozenset(statement.compile(dialect=writer.connection.dialect).params)
     attributes = tuple(mapping.mapper.get_property_by_column(column).key for column in written)
     read = select(*mapping.keys, *written).where(key_is_in(mapping, KEYS, database))
-    return FencedWrite(statement, attributes, read, needs)
+    return FencedWrite(statement, attributes, read)
 
 
-def own_parameter(index: int) -> str:
-    """Return the name of the parameter for one of a change's own columns."""
-    return f"sa_jobqueue_own_{index}"
+def own_parameter(index: int, case: int | None = None) -> str:
+    """Return the name of the parameter for one of a change's own columns, and one of its rows."""
+    return f"sa_jobqueue_own_{index}" if case is None else f"sa_jobqueue_own_{index}_{case}"
+
+
+def key_parameter(case: int) -> str:
+    """Return the name of the parameter for the key of a row with values of its own."""
+    return f"sa_jobqueue_own_key_{case}"
+
+
+def _own_value(mapping: QueueMapping, index: int, column: Column[Any], cases: int) -> Any:
+    """Return the value of an own column: a parameter, or one for each row, by its key."""
+    if not cases:
+        return bindparam(own_parameter(index), type_=column.type)
+    of_rows = (
+        (key_is(mapping, key_parameter(n)), bindparam(own_parameter(index, n), type_=column.type))
+        for n in range(cases)
+    )
+    return case(*of_rows, else_=column)  # which gives PostgreSQL the type of the others
 
 
 def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> ColumnElement[bool]:
@@ -120,21 +121,17 @@ def is_ours(mapping: QueueMapping, database: Database, kind: FenceKind) -> Colum
     return and_(named, claim)
 
 
-def fence_parameters(token: Token, identities: Sequence[Identity]) -> dict[str, Any]:
-    """Return the values of a fence's parameters."""
-    return {KEYS: key_values(identities), OWNER: token.owner, DATES: token.date_or_dates}
-
-
-def lock_claim(writer: Writer, mapping: QueueMapping, fence: Fence) -> bool:
-    """Lock the row of a claim; tell whether the claim was still ours.
-
-    The lock is the job's lease until the transaction ends: nobody takes the job back meanwhile.
-    Rows of other tables may go on referencing it, where the database has such a lock.
+def fence_parameters(
+    token: Token, identities: Sequence[Identity], *, single: bool = False
+) -> dict[str, Any]:
+    """Return the values of a fence's parameters.
 
     Args:
-        fence: of a claim that is marked.
+        single: the fence has one key of one column, in the place of a list.
     """
-    return bool(lock_ours(writer, mapping, fence.token, [fence.identity]))
+    keys = identities[0][0] if single else key_values(identities)
+    dates: Any = token.dates if len(token.dates) != 1 else token.dates[0]
+    return {KEYS: keys, OWNER: token.owner, DATES: dates}
 
 
 def is_as_finished(writer: Writer, mapping: QueueMapping, fence: Fence, then: str) -> bool:
@@ -163,7 +160,7 @@ def lock_unlocked(writer: Writer, part: FencedJobs) -> tuple[list[Fence], list[F
     for batch in key_batches(part.identities):
         locked |= lock_ours(writer, mapping, token, batch, skip_locked=True)
         if missing := [identity for identity in batch if identity not in locked]:
-            read = _read(mapping, writer, token.kind())
+            read = _rows(mapping, writer, token.kind(), locks=False)
             ours |= set(map(tuple, writer.core(read, fence_parameters(token, missing))))
     return (
         [fence for fence in part.fences if fence.identity in locked],
@@ -179,53 +176,57 @@ def lock_ours(
     *,
     skip_locked: bool = False,
 ) -> set[Identity]:
-    """Lock rows of a claim that are still ours; return their keys."""
-    read = _locking_read(mapping, writer, token.kind(), skip_locked)
+    """Lock rows of a claim that are still ours; return their keys.
+
+    Rows of other tables may go on referencing them, where the database has such a lock.
+    """
+    read = _rows(mapping, writer, token.kind(), skip_locked=skip_locked)
     return set(map(tuple, writer.core(read, fence_parameters(token, identities))))
-
-
-@built_once
-def _locking_read(
-    mapping: QueueMapping, writer: Writer, kind: FenceKind, skip_locked: bool
-) -> Select[Any]:
-    read = _read(mapping, writer, kind)
-    return locked_by_key(
-        read, mapping, writer.database, keep_references=True, skip_locked=skip_locked
-    )
-
-
-@built_once
-def _read(mapping: QueueMapping, writer: Writer, kind: FenceKind) -> Select[Any]:
-    return select(*mapping.keys).where(is_ours(mapping, writer.database, kind))
 
 
 def lock_rows(
     writer: Writer,
     mapping: QueueMapping,
-    role: str,
+    roles: tuple[str, ...],
     identities: Iterable[Identity],
     statuses: tuple[str, ...] = (),
-) -> dict[Identity, Any]:
-    """Lock rows in the order of their keys; return what the column of a role holds in each.
+) -> dict[Identity, tuple[Any, ...]]:
+    """Lock rows in the order of their keys; return what the columns of roles hold in each.
 
     Args:
         statuses: lock only rows that have one of these.
     """
-    locking = _lock_of_rows(mapping, writer, role, statuses)
+    locking, width = _rows(mapping, writer, None, roles, statuses), len(mapping.keys)
     return {
-        tuple(row[:-1]): row[-1]
+        tuple(row[:width]): tuple(row[width:])
         for batch in key_batches(list(identities))
         for row in writer.core(locking, {KEYS: key_values(batch)})
     }
 
 
 @built_once
-def _lock_of_rows(
-    mapping: QueueMapping, writer: Writer, role: str, statuses: tuple[str, ...]
+def _rows(
+    mapping: QueueMapping,
+    writer: Writer,
+    kind: FenceKind | None,
+    roles: tuple[str, ...] = (),
+    statuses: tuple[str, ...] = (),
+    *,
+    locks: bool = True,
+    skip_locked: bool = False,
 ) -> Select[Any]:
-    read = select(*mapping.keys, mapping.column(role)).where(
-        key_is_in(mapping, KEYS, writer.database)
-    )
+    """Read the keys, and the columns of roles, of the rows with the keys KEYS.
+
+    Args:
+        kind: of the fence that they are behind, if any.
+        statuses: only rows that have one of these.
+    """
+    database = writer.database
+    named = key_is_in(mapping, KEYS, database)
+    behind = named if kind is None else is_ours(mapping, database, kind)
+    read = select(*mapping.keys, *map(mapping.column, roles)).where(behind)
     if statuses:
         read = read.where(status_is(mapping.column("status"), *statuses))
-    return locked_by_key(read, mapping, writer.database, keep_references=True)
+    if not locks:
+        return read
+    return locked_by_key(read, mapping, database, keep_references=True, skip_locked=skip_locked)

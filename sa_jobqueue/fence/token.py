@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Connection
 
 from ..errors import ArgumentError
-from ..model.mapping import QueueMapping
 from ..model.transitions import ClaimedValues
 
 #: The values of a primary key.
@@ -91,13 +90,6 @@ class Token:
         """Return what its fence compares."""
         return self.status, self.hold is not None, len(self.dates) > 1, single
 
-    @property
-    def date_or_dates(self) -> Any:
-        """What its fence compares the owner_date with."""
-        if len(self.dates) > 1:
-            return list(self.dates)
-        return self.dates[0] if self.dates else None
-
     def __reduce__(self) -> tuple[Any, ...]:
         if self.hold is not None:
             raise ArgumentError(
@@ -128,9 +120,7 @@ class Hold(ABC):
     rounds: Mapping[Identity, int] = MappingProxyType({})
 
     @abstractmethod
-    def still_held(
-        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
-    ) -> list[Identity]:
+    def still_held(self, connection: Connection, identities: Sequence[Identity]) -> list[Identity]:
         """Return those of the rows that this hold still keeps.
 
         Raises:
@@ -138,13 +128,7 @@ class Hold(ABC):
         """
 
     @abstractmethod
-    def let_go(
-        self,
-        connection: Connection,
-        mapping: QueueMapping,
-        identities: Sequence[Identity],
-        when: LetGo,
-    ) -> None:
+    def let_go(self, connection: Connection, identities: Sequence[Identity], when: LetGo) -> None:
         """Free the rows, once their change was written."""
 
 
@@ -161,6 +145,8 @@ class Change:
         let_go: when the write frees the rows of an unmarked claim.
         frees: whether it may leave jobs that can be claimed.
         own: the application's own columns that are written, too; their values are parameters.
+        each: what they become in each row, if that differs.
+        cases: for so many rows, at least, the statement can write values that differ.
     """
 
     verb: str
@@ -170,6 +156,8 @@ class Change:
     let_go: LetGo = LetGo.AT_COMMIT
     frees: bool = False
     own: tuple[Column[Any], ...] = ()
+    each: Mapping[Identity, Sequence[Any]] = field(default_factory=dict)
+    cases: int = 0
 
 
 #: How many times are remembered: those of the claims that may still be under way.

@@ -18,12 +18,12 @@ They commit by themselves, so give ``context.configure()`` the setting
 one that imports Alembic, and ``import sa_jobqueue`` does not import it.
 """
 
-from ..dialects.clock import clock_default
+from ..databases.clock import clock_default
 from ..model.columns import timestamp_type
 from .autogenerate import online_indexes
 from .columns import add_job_columns, backfill, drop_job_columns
 from .indexes import create_index_online, create_job_indexes, drop_index_online, drop_job_indexes
-from .runner import Op, patiently, reset_storage, tune_storage
+from .runner import Op, patiently, tune_storage
 
 __all__ = [
     "Op",
@@ -37,7 +37,6 @@ __all__ = [
     "drop_job_indexes",
     "online_indexes",
     "patiently",
-    "reset_storage",
     "timestamp_type",
     "tune_storage",
 ]

@@ -31,13 +31,13 @@ from sqlalchemy.schema import CreateTable, DropTable
 from sqlalchemy.sql.expression import ColumnClause
 from sqlalchemy.sql.visitors import replacement_traverse
 
-from ..dialects.clock import LONG_AGO
-from ..dialects.schema_changes import add_columns, drop_columns, set_default
+from ..databases.clock import LONG_AGO
 from ..errors import ArgumentError
 from ..model.columns import round_table, same_kind
 from ..model.mapping import QueueMapping
 from ..model.mixins import QueueColumns
 from ..model.status import DONE, UNCLAIMED, status_is
+from .changes import add_columns, drop_columns, set_default
 from .runner import PATIENCE, AnyTable, Op, Runner, bare_table, log, mapping_for, reflect_table
 
 #: How many rows a batch spans at most.
@@ -447,11 +447,11 @@ def _compared(
 
 def _write(runner: Runner, change: Any, *, what: str) -> int:
     """Write one batch; wait only briefly for a locked row, since others wait for our locks."""
-    connection, changes = runner.connection, runner.changes
+    connection = runner.connection
 
     def write() -> int:
         with (
-            changes.waiting_at_most(connection, changes.longest_wait(connection)),
+            runner.database.waiting_at_most(connection, runner.longest_wait),
             runner.database.transaction_in_autocommit(connection),
         ):
             return connection.execute(change).rowcount

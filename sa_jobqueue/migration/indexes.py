@@ -1,7 +1,7 @@
 """Create and drop the indexes of a queue, or any index, while others go on writing.
 
 PostgreSQL does it CONCURRENTLY, outside of a transaction; when that fails, it leaves an
-invalid index. Each partition of a table gets its own index in this way.
+invalid index.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from alembic.operations import ops
 from sqlalchemy import Connection, Index, Table
 from sqlalchemy import inspect as sa_inspect
 
-from ..dialects.examination import IndexColumn, ServerIndex
-from ..dialects.schema_changes import online_index, rename_index
+from ..doctor.examination import IndexColumn, ServerIndex, examination_of
 from ..doctor.index_checks import WantedIndex, name_of, same_predicate
 from ..errors import ArgumentError
 from ..model.indexes import index_serving, job_indexes, shortened, twin
 from ..queue import JobQueue
+from .changes import online_index
 from .runner import PATIENCE, AnyTable, Op, Runner, log, mapping_for
 
 #: PostgreSQL cuts names after this number of bytes.
@@ -150,13 +150,13 @@ def _indexes(
         return [index_serving(queue, spec.where, order=order, ready=ready, name=name)]
     columns = (key,) if isinstance(key, str) else tuple(key or ())
     mapping = mapping_for(runner, table, mixins, queue_args, schema, columns)
-    found = job_indexes(mapping.table)
+    found = job_indexes(mapping.table).values()
     if not found:
         raise ArgumentError(
             f"{table!r} has no index for claims: its claim order has columns of another table, or "
             "its mixins have no status column"
         )
-    return found
+    return list(found)
 
 
 def _primary_key(runner: Runner, name: str, schema: str | None) -> Sequence[str]:
@@ -205,29 +205,21 @@ def _drop_all(runner: Runner, index: Index) -> None:
         if runner.offline:
             _drop(runner, index)
             return
-        # Dropping it drops those of the partitions too, except after an interrupted build.
-        parts = runner.partitions_of(_table_of(index)) or []
-        for whole in (index, _beside(runner, index)):
-            for each in (whole, *(_index_of(runner, part, whole) for part in parts)):
-                if _existing(runner, each) is not None:
-                    _drop(runner, each)
+        for each in (index, _beside(runner, index)):
+            if _existing(runner, each) is not None:
+                _drop(runner, each)
 
 
 # -- how it is built ------------------------------------------------------
 
 
 def _build(runner: Runner, index: Index) -> None:
-    """Create an index without locking writers out."""
-    parts = runner.partitions_of(_table_of(index))
-    concurrently = runner.changes.concurrent_indexes
-    for part in parts or []:
-        _change_concurrently(runner, _index_of(runner, part, index))
-    if parts is None and concurrently:
+    """Create an index without locking writers out, but those of partitions that lack it."""
+    if runner.changes.concurrently(_connection(runner), _table_of(index)):
         _change_concurrently(runner, index)
-        return
-    # For a table with partitions this adopts their indexes, and builds none.
-    statement = online_index(index, ending=runner.changes.create_online)
-    runner.change([statement], what=f"CREATE INDEX {index.name}")
+    else:
+        statement = online_index(index, ending=runner.changes.create_online)
+        runner.change([statement], what=f"CREATE INDEX {index.name}")
 
 
 def _replace(runner: Runner, index: Index) -> None:
@@ -244,19 +236,15 @@ def _replace(runner: Runner, index: Index) -> None:
         if not runner.offline and _existing(runner, built) is not None:
             _drop(runner, built)
         _build(runner, built)
-    parts = runner.partitions_of(_table_of(index)) or []
-    statements = changes.swap(index, built, _connection(runner))
-    for part in parts:
-        statements.append(rename_index(*(_index_of(runner, part, each) for each in (built, index))))
-    runner.change(statements, what=what)
+    runner.change(changes.swap(index, built, _connection(runner)), what=what)
 
 
 def _drop(runner: Runner, index: Index) -> None:
-    changes = runner.changes
-    if changes.concurrent_indexes and runner.partitions_of(_table_of(index)) is None:
+    changes, connection = runner.changes, _connection(runner)
+    if changes.concurrently(connection, _table_of(index)):
         _change_concurrently(runner, index, drop=True)
     else:
-        statement = changes.drop_index(index, _connection(runner))
+        statement = changes.drop_index(index, connection)
         runner.change([statement], what=f"DROP INDEX {index.name}")
 
 
@@ -273,7 +261,7 @@ def _change_concurrently(runner: Runner, index: Index, *, drop: bool = False) ->
     def attempt() -> None:
         there = _existing(runner, index) is not None if drop else _is_there(runner, index)
         if there is drop:
-            with runner.changes.waiting_at_most(runner.connection, runner.patience):
+            with runner.database.waiting_at_most(runner.connection, runner.patience):
                 runner.run(statement)
 
     runner.retry_while_locked(
@@ -291,12 +279,6 @@ def _beside(runner: Runner, index: Index) -> Index:
     """Return the index that is built beside the one that it replaces."""
     name = f"{name_of(index, runner.context.dialect)}_new_of_sa_jobqueue"
     return twin(index, name=shortened(name, _NAME_LENGTH))
-
-
-def _index_of(runner: Runner, part: Table, index: Index) -> Index:
-    """Return the index of a partition, with a name that no other index has."""
-    name = f"{name_of(index, runner.context.dialect)}_{part.name}"
-    return twin(index, name=shortened(name, _NAME_LENGTH), table=part)
 
 
 def _connection(runner: Runner) -> Connection | None:
@@ -319,12 +301,12 @@ def _is_there(runner: Runner, index: Index, *, replace: bool = False) -> bool:
     found = _existing(runner, index)
     if found is None:
         return False
-    if found.unusable and runner.changes.concurrent_indexes:
+    if found.unusable and runner.changes.concurrently(runner.connection, _table_of(index)):
         log.info("%s is invalid: it is dropped and built again", index.name)
         _drop(runner, index)
         return False
     wanted = WantedIndex(index)
-    predicate = wanted.predicate(runner.database.examination(), runner.context.dialect)
+    predicate = wanted.predicate(runner.database, runner.context.dialect)
     columns = wanted.order
     if columns is not None and not runner.database.descending_indexes:
         columns = [IndexColumn(column.name) for column in columns]
@@ -346,7 +328,7 @@ def _is_there(runner: Runner, index: Index, *, replace: bool = False) -> bool:
 
 def _existing(runner: Runner, index: Index) -> ServerIndex | None:
     """Return the index of this name in the database."""
-    there = runner.database.examination().indexes(runner.connection, _table_of(index))
+    there = examination_of(runner.database).indexes(runner.connection, _table_of(index))
     name = name_of(index, runner.context.dialect)
     return next((found for found in there if found.name == name), None)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from alembic.runtime.migration import MigrationContext
@@ -22,11 +22,11 @@ from sqlalchemy.orm import declarative_base
 from sqlalchemy.types import NullType
 
 from ..ages import duration_text
-from ..dialects import Database, database_of, database_of_dialect, is_lock_timeout, is_transient
-from ..dialects.schema_changes import SchemaChanges, alter_table
+from ..databases import Database, database_of, database_of_dialect, is_lock_timeout, is_transient
 from ..errors import ArgumentError, LockTimeout
 from ..model.mapping import QueueMapping, any_mapping_of, mapping_of
 from ..model.mixins import JobMixin, QueueColumns
+from .changes import Changes, alter_table, changes_of
 
 #: How long a change waits in all for locks that others hold.
 PATIENCE = timedelta(minutes=2)
@@ -78,19 +78,15 @@ class Runner:
             return database_of_dialect(self.context.dialect)
         return database_of(self.connection)
 
-    @property
-    def changes(self) -> SchemaChanges:
+    @cached_property
+    def changes(self) -> Changes:
         """How the database changes a table."""
-        return self.database.schema_changes()
+        return changes_of(self.database)
 
-    def partitions_of(self, table: Table) -> list[Table] | None:
-        """Return a table's partitions where they need changes of their own; None: it has none."""
-        if self.offline or not self.changes.partitions_apart:
-            return None
-        found = self.changes.partitions(self.connection, table)
-        if found is None:
-            return None
-        return [table.to_metadata(MetaData(), schema=schema, name=name) for schema, name in found]
+    @property
+    def longest_wait(self) -> timedelta:
+        """How long one attempt of a change waits for a lock, at most."""
+        return self.changes.longest_wait or self.database.lock_wait(self.connection)
 
     def run(self, statement: Executable | str) -> None:
         """Run one statement, or write it to the script."""
@@ -211,7 +207,7 @@ class Runner:
         Raises:
             LockTimeout: others held the lock all the time.
         """
-        limit = at_most or self.changes.longest_wait(self.connection)
+        limit = at_most or self.longest_wait
         waited = timedelta()
         while True:
             began = time.monotonic()
@@ -370,33 +366,15 @@ def tune_storage(
     By default autovacuum waits until a fifth of the table is dead. In a table of ten
     million done rows these are two million dead rows, which claims walk over.
 
-    Each partition of a table is tuned that exists now. For a partition that is created
-    later, call this again with the partition or with the table.
+    A partitioned table has no such parameters: call this with each of its partitions.
 
     Args:
         fillfactor: how full pages are written from now on, in percent. The rest stays free
             for new versions of their rows.
         dead_rows: how many changed rows start autovacuum and autoanalyze.
     """
-    _alter(op, table, schema, "SET", "{} = {}", fillfactor=fillfactor, dead_rows=dead_rows)
-
-
-def reset_storage(op: Op, table: AnyTable, *, schema: str | None = None) -> None:
-    """Undo :func:`tune_storage`: restore the server's defaults."""
-    _alter(op, table, schema, "RESET", "{}", fillfactor=0, dead_rows=0)
-
-
-def _alter(
-    op: Op, table: AnyTable, schema: str | None, verb: str, form: str, **values: int
-) -> None:
-    runner, whole = Runner(op), bare_table(table, schema)
-    parameters = runner.changes.storage_of_queue(**values).items()
-    if not parameters:
-        return
-    change = f"{verb} ({', '.join(form.format(*each) for each in parameters)})"
-    parts = runner.partitions_of(whole)
-    if parts is not None:
-        told = "%s has %d partitions with parameters of their own; later ones need them, too"
-        log.info(told, whole.description, len(parts))
-    for part in [whole] if parts is None else parts:
-        runner.run(alter_table(part, lambda _: [change]))
+    runner = Runner(op)
+    parameters = runner.changes.storage_of_queue(fillfactor=fillfactor, dead_rows=dead_rows)
+    if parameters:
+        change = f"SET ({', '.join(f'{name} = {value}' for name, value in parameters.items())})"
+        runner.run(alter_table(bare_table(table, schema), lambda _: [change]))

@@ -8,17 +8,27 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
-from weakref import WeakSet
 
-from sqlalchemy import BLANK_SCHEMA, Column, DateTime, Integer, SmallInteger, String, Table, Text
+from sqlalchemy import (
+    BLANK_SCHEMA,
+    BigInteger,
+    Column,
+    DateTime,
+    Integer,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+)
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import mapped_column
 from sqlalchemy.types import TypeEngine
 
-from ..dialects.clock import clock_default, utc_now
+from ..databases.clock import clock_default, utc_now
 from ..errors import ArgumentError
 from .indexes import shortened
+from .keys import table_in
 from .mapping import QueueMapping
 from .status import STATUS_LENGTH, UNCLAIMED, QueueArgs
 
@@ -63,13 +73,15 @@ def column_of(role: str, name: str, entity: type) -> Any:
         "max_attempts": (Integer().evaluates_none(), None if most is None else str(most), most),
         "last_error": (Text(), None, None),
         "round": (Integer(), "0", 0),
+        "expires_at": (timestamp_type(), None, None),
+        "group_id": (BigInteger(), None, None),
     }
     type_, of_table, of_orm = columns[role]
     defaults = {} if of_orm is None else {"server_default": of_table, "insert_default": of_orm}
     return mapped_column(
         name,
         type_,
-        nullable=role in ("owner", "owner_date", "max_attempts", "last_error"),
+        nullable=of_orm is None or role == "max_attempts",
         sort_order=1_000 + list(columns).index(role),
         info={MARK: role},
         **defaults,
@@ -96,8 +108,6 @@ _ROOM = 63 - len("_rounds")
 #: Where a queue's table keeps the table of its rounds; see `indexes.py` for the reason.
 _KEPT = "_sa_jobqueue_rounds"
 
-_ours: WeakSet[Table] = WeakSet()
-
 
 def add_round_table(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
     """Add the table of a queue's rounds to the metadata of the queue's table, once.
@@ -107,24 +117,22 @@ def add_round_table(mapping: QueueMapping, timestamp: TypeEngine[Any]) -> None:
     """
     table = mapping.table
     name = f"{shortened(table.name, _ROOM)}_rounds"
-    there = table.metadata.tables.get(name if table.schema is None else f"{table.schema}.{name}")
-    if there is not None and there not in _ours:
+    if _KEPT in vars(table):
+        return
+    if table_in(table.metadata, name, table.schema) is not None:
         raise ArgumentError(
             f"{name!r} is the table that records the rounds of {mapping}, and the metadata has "
             "another table of this name: rename the other table"
         )
-    if there is None:
-        there = Table(
-            name,
-            table.metadata,
-            Column("round", Integer, primary_key=True, autoincrement=False),
-            Column("criteria", String(64), nullable=False),
-            Column("begun_at", timestamp, nullable=False),
-            Column("started_at", timestamp),
-            schema=BLANK_SCHEMA if table.schema is None else table.schema,
-        )
-        _ours.add(there)
-    vars(table)[_KEPT] = there
+    vars(table)[_KEPT] = Table(
+        name,
+        table.metadata,
+        Column("round", Integer, primary_key=True, autoincrement=False),
+        Column("criteria", String(64), nullable=False),
+        Column("begun_at", timestamp, nullable=False),
+        Column("started_at", timestamp),
+        schema=BLANK_SCHEMA if table.schema is None else table.schema,
+    )
 
 
 def round_table(mapping: QueueMapping) -> Table:

@@ -22,15 +22,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Index, MetaData, Table, True_
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import UnaryExpression
-from sqlalchemy.sql.expression import ColumnClause
-from sqlalchemy.sql.visitors import iterate, replacement_traverse
+from sqlalchemy.sql.visitors import iterate
 
 from ..errors import ArgumentError
 from .mapping import QueueMapping
@@ -64,20 +63,25 @@ def add_indexes(mapping: QueueMapping) -> None:
     if not mapping.is_queue:
         _add(mapping.table, "claim", _each_once(mapping, (*mapping.order, *mapping.keys)))
         return
-    status, table = mapping.column("status"), mapping.table
+    status, table, keys = mapping.column("status"), mapping.table, mapping.keys
     # SQLite proves that `status = 'a'` implies the index's condition only if that is the same
     # term, not if it is an IN.
     ready, claimed = status_is(status, *mapping.ready), status_is(status, *mapping.during)
     one_ready, one_claimed = len(mapping.ready) == 1, len(mapping.during) == 1
-    _add(table, "claim", claim_index_columns(mapping), ready, sqlite_where=one_ready)
+    columns = _each_once(mapping, (*mapping.equality, status, *mapping.order, *keys))
+    _add(table, "claim", columns, ready, sqlite_where=one_ready)
     by_age = [status, mapping.column("owner_date")]
     _add(table, "reap", by_age, claimed, sqlite_where=one_claimed)
     unfinished = status_is_not(status, *words_of(mapping, FINISHED))
+    tried = [mapping.column("attempts")] if mapping.has("attempts") else []
     for key in mapping.per_key:
-        columns = key_index_columns(mapping, key, mapping.order)
+        leading = (*mapping.equality, status, *key, *tried)
+        columns = _each_once(mapping, (*leading, *mapping.order, *keys))
         _add(table, _per_key(key), columns, unfinished, sqlite_where=False)
+    if mapping.has("group_id"):
+        _add(table, "group", [mapping.column("group_id")])
     if mapping.args.failed_index:
-        columns = _each_once(mapping, (*by_age, *mapping.keys))
+        columns = _each_once(mapping, (*by_age, *keys))
         _add(table, "failed", columns, is_unsuccessful(mapping, status))
 
 
@@ -89,35 +93,23 @@ def is_unsuccessful(mapping: QueueMapping, status: Any) -> ColumnElement[bool]:
     return status_is(status, *map(mapping.word, UNSUCCESSFUL))
 
 
-def claim_index_columns(mapping: QueueMapping) -> list[ColumnElement[Any]]:
-    """List the columns of the claim index: equality, status, order, primary key."""
-    return _each_once(
-        mapping, (*mapping.equality, mapping.column("status"), *mapping.order, *mapping.keys)
-    )
+def job_indexes(table: Table) -> Mapping[str, Index]:
+    """Return the indexes that the model of a queue declares for a table, by their purposes.
+
+    The purposes are ``"claim"``, ``"reap"``, ``"failed"``, and that of each serial key.
+    """
+    found: dict[str, Index] = vars(table).get(_KEPT, {})
+    return found
 
 
-def key_index_columns(
-    mapping: QueueMapping, key: Sequence[Any], order: Sequence[Any]
-) -> list[ColumnElement[Any]]:
-    """List the columns of the index that finds the next job of each serial key."""
-    tried = [mapping.column("attempts")] if mapping.has("attempts") else []
-    leading = (*mapping.equality, mapping.column("status"), *key)
-    return _each_once(mapping, (*leading, *tried, *order, *mapping.keys))
-
-
-def failed_index(mapping: QueueMapping) -> Index | None:
-    """Return the model's index of failed and cancelled jobs, if it declares one."""
-    return index_of(mapping.table, "failed")
+def claim_index(mapping: QueueMapping) -> Index | None:
+    """Return the claim index of a mapped table; None if it could not have one."""
+    return job_indexes(mapping.table).get("claim")
 
 
 def key_index(mapping: QueueMapping, key: Sequence[Any]) -> Index | None:
     """Return the model's index of a serial key, if it has one."""
-    return index_of(mapping.table, _per_key(key))
-
-
-def job_indexes(table: Table) -> list[Index]:
-    """Return the indexes that the model of a queue declares for a table."""
-    return list(vars(table).get(_KEPT, {}).values())
+    return job_indexes(mapping.table).get(_per_key(key))
 
 
 def _per_key(key: Sequence[Any]) -> str:
@@ -168,28 +160,41 @@ def _add(
     sqlite_where: bool = True,
 ) -> None:
     name = index_name(table, purpose)
-    there = [index for index in table.indexes if index.name == name]
     kept: dict[str, Index] = vars(table).setdefault(_KEPT, {})
-    if there:
-        kept[purpose] = there[0]
-        return
-    if any(_plain(column).table is not table for column in columns):
-        return  # joined inheritance, ordered by a column of another table
-    partial: dict[str, Any] = {} if where is None else {"postgresql_where": where}
-    if sqlite_where and where is not None:
-        partial["sqlite_where"] = where
-    kept[purpose] = Index(name, *columns, **partial)
+    for index in table.indexes:
+        if index.name == name:
+            kept[purpose] = index
+            return
+    if all(_plain(column).table is table for column in columns):
+        kept[purpose] = _new(name, columns, where, sqlite_where=sqlite_where)
+    # Else joined inheritance orders by a column of another table.
 
 
-def claim_index(mapping: QueueMapping) -> Index | None:
-    """Return the claim index of a mapped table; None if it could not have one."""
-    return index_of(mapping.table, "claim")
+def _new(
+    name: str,
+    columns: Sequence[Any],
+    where: ColumnElement[bool] | None,
+    *,
+    sqlite_where: bool = True,
+) -> Index:
+    """Make an index that is partial where the database can."""
+    partial: dict[str, Any] = {
+        "postgresql_where": where,
+        "sqlite_where": where if sqlite_where else None,
+    }
+    return Index(name, *columns, **{key: term for key, term in partial.items() if term is not None})
 
 
-def index_of(table: Table, purpose: str) -> Index | None:
-    """Return a mapped table's index for a purpose, such as ``"claim"`` or ``"reap"``."""
-    found: Index | None = vars(table).get(_KEPT, {}).get(purpose)
-    return found
+def _apart(
+    mapping: QueueMapping,
+    name: str,
+    columns: Sequence[ColumnElement[Any]],
+    where: ColumnElement[bool] | None,
+) -> Index:
+    """Make an index that is attached to no table."""
+    index = _new(name, columns, where)
+    mapping.table.indexes.discard(index)
+    return index
 
 
 def reap_index(mapping: QueueMapping, during: str) -> Index:
@@ -198,7 +203,7 @@ def reap_index(mapping: QueueMapping, during: str) -> Index:
     It is the model's reap index if that serves the status, else a new index that is
     attached to no table.
     """
-    own = index_of(mapping.table, "reap")
+    own = job_indexes(mapping.table).get("reap")
     if own is not None and during in mapping.during:
         return own
     status, name = mapping.column("status"), index_name(mapping.table, _in_name("reap", during))
@@ -229,51 +234,25 @@ def index_serving(
     Raises:
         ArgumentError: no index both finds the range and has the order.
     """
-    leading = _leading(mapping, list(compared(where, EQUALITIES)))
-    criterion = None
+    equal, criterion = list(compared(where, EQUALITIES)), None
+    # First the columns that lead the model's index.
+    declared = [each.expression for each in mapping.equality if _is_among(each.expression, equal)]
     if ready is None:
-        behind = _range_and_order(mapping, where, order)
+        behind = _range_and_order(mapping, where, equal, order)
     else:
         criterion = status_is(mapping.column("status"), ready)
         behind = [mapping.column("status"), *order]
-    columns = _each_once(mapping, (*leading, *behind, *mapping.keys))
+    columns = _each_once(mapping, (*declared, *equal, *behind, *mapping.keys))
     own = claim_index(mapping)
     modelled = ready in mapping.ready if mapping.is_queue else ready is None
-    if name is None and own is not None and modelled and _has(own, columns):
-        return own
+    if name is None and own is not None and modelled:
+        there: list[Any] = list(own.expressions)  # in these directions, too
+        if len(there) == len(columns) and all(
+            each.compare(other) for each, other in zip(there, columns, strict=True)
+        ):
+            return own
     name = name or index_name(mapping.table, _purpose_of(mapping, columns, ready))
     return _apart(mapping, name, columns, criterion)
-
-
-def _apart(
-    mapping: QueueMapping,
-    name: str,
-    columns: Sequence[ColumnElement[Any]],
-    where: ColumnElement[bool] | None,
-) -> Index:
-    """Make an index that is attached to no table, and partial where the database can."""
-    partial: dict[str, Any] = (
-        {} if where is None else {"postgresql_where": where, "sqlite_where": where}
-    )
-    index = Index(name, *columns, **partial)
-    mapping.table.indexes.discard(index)
-    return index
-
-
-def _leading(
-    mapping: QueueMapping, equal: Sequence[ColumnElement[Any]]
-) -> list[ColumnElement[Any]]:
-    """List what is compared for equality: first the columns that lead the model's index."""
-    declared = [column for column in mapping.equality if _is_among(column.expression, equal)]
-    return [*(column.expression for column in declared), *equal]
-
-
-def _has(index: Index, columns: Sequence[ColumnElement[Any]]) -> bool:
-    """Tell whether an index has these columns, in this order and these directions."""
-    own: list[Any] = list(index.expressions)
-    return len(own) == len(columns) and all(
-        mine.compare(other) for mine, other in zip(own, columns, strict=True)
-    )
 
 
 def _purpose_of(
@@ -301,43 +280,26 @@ def _word(column: Any) -> str:
     return name + str(column).removeprefix(str(plain)).lower()
 
 
-def twin(
-    index: Index, *, name: str | None = None, table: Table | None = None, **options: Any
-) -> Index:
-    """Copy an index, with further options; the copy is attached to no table.
-
-    Args:
-        table: another table with the same columns, such as a partition.
-    """
-    expressions = index.expressions if table is None else _moved(index.expressions, table)
-    made = Index(
-        name or index.name, *expressions, unique=index.unique, **index.dialect_kwargs, **options
-    )
+def twin(index: Index, *, name: str | None = None, **options: Any) -> Index:
+    """Copy an index, with further options; the copy is attached to no table."""
+    expressions = index.expressions
+    given = {"unique": index.unique, **index.dialect_kwargs, **options}
+    made = Index(name or index.name, *expressions, **given)
     if made.table is None:  # no column tells the table: its expressions are texts
-        of = index.table if table is None else table
-        assert of is not None
-        Table(of.name, MetaData(), made, schema=of.schema)
+        assert index.table is not None
+        Table(index.table.name, MetaData(), made, schema=index.table.schema)
     assert made.table is not None
     made.table.indexes.discard(made)
     return made
 
 
-def _moved(expressions: Iterable[Any], table: Table) -> list[Any]:
-    def other(element: Any, **kw: Any) -> Any:
-        if isinstance(element, ColumnClause) and element.table is not None:
-            return table.c[element.name]
-        return None
-
-    return [replacement_traverse(expression, {}, other) for expression in expressions]
-
-
 def _range_and_order(
     mapping: QueueMapping,
     where: Sequence[ColumnElement[bool]],
+    equal: Sequence[ColumnElement[Any]],
     order: Sequence[ColumnElement[Any]],
 ) -> list[ColumnElement[Any]]:
     """List what comes behind the columns that are compared for equality."""
-    equal = list(compared(where, EQUALITIES))
     ranges = [column for column in compared(where, RANGES) if not _is_among(column, equal)]
     if not order:
         return ranges[:1]

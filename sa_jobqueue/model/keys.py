@@ -12,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Integer,
+    MetaData,
     Select,
     Table,
     and_,
@@ -23,9 +24,9 @@ from sqlalchemy import (
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TupleType
 
-from ..dialects import Database
-from ..dialects.clock import as_utc
-from ..dialects.expressions import or_null
+from ..databases import Database
+from ..databases.clock import as_utc
+from ..databases.database import or_null
 from ..errors import ArgumentError, UnsupportedDatabase
 from .mapping import QueueMapping, mapping_of
 from .status import UNCLAIMED
@@ -87,8 +88,7 @@ def not_before(columns: Sequence[Any], parameter: str, database: Database) -> Co
         for number, column in enumerate(columns)
     ]
     if len(columns) > 1 and not database.locks_what_it_scans:
-        row: ColumnElement[bool] = tuple_(*columns) >= tuple_(*given)
-        return row
+        return tuple_(*columns) >= tuple_(*given)
     # InnoDB's optimizers bound no index by a comparison of rows.
     criterion: ColumnElement[bool] = columns[-1] >= given[-1]
     for column, value in zip(columns[-2::-1], given[-2::-1], strict=True):
@@ -112,9 +112,7 @@ def columns_are_in(
     kind = None
     if database is not None and database.keeps_one_key:
         kind = TupleType(*(or_null(key.type) for key in keys))
-    given = bindparam(parameter, type_=kind, expanding=True)
-    criterion: ColumnElement[bool] = tuple_(*keys).in_(given)
-    return criterion
+    return tuple_(*keys).in_(bindparam(parameter, type_=kind, expanding=True))
 
 
 def key_batches(identities: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
@@ -264,12 +262,20 @@ def queues_by_name(queues: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
 #
 # Who asks here loads nothing else: an application without such tables pays nothing for them.
 
-#: The keys in ``MetaData.info``: of ControlTables, of Schedules, and of the history's Table.
+#: The keys in ``MetaData.info``: of ControlTables, of Schedules, and of the Tables of the history
+#: and of rates.
 CONTROL = "sa_jobqueue.control"
 SCHEDULES = "sa_jobqueue.schedules"
 HISTORY = "sa_jobqueue.history"
+RATES = "sa_jobqueue.rates"
 
 
 def beside(mapping: QueueMapping, what: str) -> Any:
     """Return what is beside a queue's table; None: there is none."""
     return mapping.table.metadata.info.get(what)
+
+
+def table_in(metadata: MetaData, name: str, schema: str | None = None) -> Table | None:
+    """Return the table of this name in a MetaData; by default in the schema of the metadata."""
+    within = schema or metadata.schema
+    return metadata.tables.get(name if within is None else f"{within}.{name}")

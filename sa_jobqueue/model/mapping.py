@@ -13,7 +13,8 @@ A role without a column in a class is not used there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, cast
@@ -36,7 +37,7 @@ from sqlalchemy.exc import NoInspectionAvailable
 from sqlalchemy.orm import InstrumentedAttribute, Mapper
 from sqlalchemy.sql.visitors import iterate
 
-from ..dialects import dialect_of
+from ..databases import dialect_of
 from ..errors import ArgumentError
 from ..process import function_name
 from .status import (
@@ -55,7 +56,7 @@ from .status import (
 ORDER_ROLES = ("round", "priority", "run_at")
 
 #: The roles that hold points in time, which are read back as aware UTC.
-TIME_ROLES = ("owner_date", "run_at")
+TIME_ROLES = ("owner_date", "run_at", "expires_at")
 
 
 class Head:
@@ -68,6 +69,14 @@ class Head:
 
     changes = notices = 0
 
+
+#: The longest text column that lists of jobs show by themselves; TRACE says nothing to people.
+SHORT, TRACE = 100, "traceparent"
+
+#: The key in ``MetaData.info`` of what counts the members of groups.
+GROUPS = "sa_jobqueue.groups"
+
+_COUNTS_NOTHING = nullcontext()
 
 _heads: WeakKeyDictionary[Table, Head] = WeakKeyDictionary()
 
@@ -83,7 +92,10 @@ class QueueMapping:
         self.mapper = mapper
         self.entity: type[Any] = mapper.class_
         self.args = QueueArgs.of(self.entity)
-        self.attributes = dict(_roles_of(mapper))
+        #: The names of the attributes, by their roles.
+        self.attributes: dict[str, str] = {}
+        for base in reversed(self.entity.__mro__):
+            self.attributes.update(vars(base).get("__queue_attributes__", {}))
         #: Whether the class has JobMixin's columns.
         self.is_queue = self.has("status")
         #: The roles of the mixins' claim order that the class has.
@@ -98,6 +110,8 @@ class QueueMapping:
         self.ready = tuple(dict.fromkeys((self.args.word(UNCLAIMED), *self.args.ready)))
         #: The statuses of claimed jobs, which the reap index serves.
         self.during = tuple(dict.fromkeys((self.claimed, *self.args.during)))
+        #: The status of jobs that wait for a group, if the class has one.
+        self.waiting: tuple[str, ...] = () if self.args.waiting is None else (self.args.waiting,)
         # A subclass has the listeners of its parents, if somebody has asked for their mapping yet.
         parent = vars(mapper.inherits).get(_KEPT) if mapper.inherits is not None else None
         #: Who is told of events; see `events/`.
@@ -116,6 +130,15 @@ class QueueMapping:
     def head(self) -> Head:
         """What this process knows of the head of the table's queues."""
         return _heads.setdefault(self.table, Head())
+
+    @cached_property
+    def groups(self) -> Any:
+        """What counts the members of groups, for a class with GroupMixin; see `groups/`."""
+        return self.table.metadata.info[GROUPS] if self.has("group_id") else None
+
+    def counting(self, writer: Any, keys: Iterable[Any]) -> AbstractContextManager[None]:
+        """Count what a block does to jobs that are members of groups, in their transaction."""
+        return _COUNTS_NOTHING if self.groups is None else self.groups.counting(writer, self, keys)
 
     # -- the table and its key ------------------------------------------
 
@@ -200,8 +223,7 @@ class QueueMapping:
 
     def attribute(self, role: str) -> InstrumentedAttribute[Any]:
         """Return the mapped attribute for a role, for use in ORM statements."""
-        attribute: InstrumentedAttribute[Any] = getattr(self.entity, self.attributes[role])
-        return attribute
+        return cast("InstrumentedAttribute[Any]", getattr(self.entity, self.attributes[role]))
 
     @cached_property
     def onupdate_keys(self) -> tuple[str, ...]:
@@ -237,6 +259,35 @@ class QueueMapping:
             return None
         text: str = cast(Any, self.entity).job_text(*map(values.__getitem__, self.text_keys))
         return text
+
+    @cached_property
+    def shown_keys(self) -> tuple[str, ...]:
+        """The attributes that lists of jobs show: as declared, else the first short texts."""
+        names = self.args.web_columns
+        if names is not None:
+            return tuple(_attribute(self.entity, "web_columns", name).key for name in names)
+        known = {*self.attributes.values(), *(each.key for each in self.key_attributes), TRACE}
+        short = [
+            each.key
+            for each in self.mapper.column_attrs
+            if each.key not in known
+            and not each.deferred
+            and isinstance(kind := each.columns[0].type, String)
+            and (kind.length or SHORT + 1) <= SHORT
+        ]
+        return self.text_keys or tuple(short[:2])
+
+    def check_shown(self) -> None:
+        """Refuse ``web_columns`` that are no attributes of the class."""
+        for name in self.args.web_columns or ():
+            _attribute(self.entity, "web_columns", name)
+
+    def shown_text(self, values: Mapping[str, Any]) -> str | None:
+        """Write these values of a job for a list; None: there are none."""
+        if self.shown_keys == self.text_keys:
+            return self.text_of(values)
+        shown = [values[key] for key in self.shown_keys if values.get(key) is not None]
+        return " · ".join(map(str, shown)) or None
 
     # -- statuses -------------------------------------------------------
 
@@ -309,22 +360,19 @@ class QueueMapping:
     def order(self) -> tuple[ColumnElement[Any], ...]:
         """The claim order, without the primary key at its end."""
         if self.args.order_by is not None:
-            return tuple(self._ordering(word) for word in self.args.order_by)
-        return cast(
-            "tuple[ColumnElement[Any], ...]",
-            tuple(self.attribute(role) for role in self.order_roles),
-        )
+            return tuple(map(self._ordering, self.args.order_by))
+        return tuple(cast(Any, self.attribute(role)) for role in self.order_roles)
 
     def _ordering(self, word: str) -> ColumnElement[Any]:
-        name, _, direction = word.partition(" ")
-        attribute = _attribute(self.entity, "order_by", name)
-        if direction.strip().lower() not in ("", "asc", "desc"):
+        name, _, given = word.partition(" ")
+        attribute: Any = _attribute(self.entity, "order_by", name)
+        direction = given.strip().lower()
+        if direction not in ("", "asc", "desc"):
             raise ArgumentError(
                 f"{self.entity.__name__}.__queue_args__['order_by']: {word!r} should be an "
                 "attribute's name, followed by ' desc' if the largest comes first"
             )
-        ordering: Any = attribute.desc() if direction.strip().lower() == "desc" else attribute
-        return cast("ColumnElement[Any]", ordering)
+        return cast("ColumnElement[Any]", attribute.desc() if direction == "desc" else attribute)
 
     @cached_property
     def order_attributes(self) -> tuple[str, ...]:
@@ -369,14 +417,14 @@ class QueueMapping:
         return itemgetter(*self._ordinals([self.column("owner_date")]))
 
     @cached_property
-    def round_ordinal(self) -> int:
-        """The ordinal of the round in a plain row of :attr:`table`."""
-        return self._ordinals([self.column("round")])[0]
-
-    @cached_property
     def order_ordinals(self) -> tuple[int, ...]:
         """The ordinals of the mixins' claim order in a plain row, the primary key last."""
         return self._ordinals([*self._order_columns, *self.keys])
+
+    @cached_property
+    def round_ordinal(self) -> int:
+        """The ordinal of the round in a plain row of :attr:`table`."""
+        return self._ordinals([self.column("round")])[0]
 
     def _ordinals(self, columns: Sequence[Column[Any]]) -> tuple[int, ...]:
         ordinals = {column: ordinal for ordinal, column in enumerate(self.table.c)}
@@ -442,9 +490,15 @@ def word_of(mapping: QueueMapping, status: str) -> str:
     return word
 
 
-def _roles_of(mapper: Mapper[Any]) -> Iterator[tuple[str, str]]:
-    for base in reversed(mapper.class_.__mro__):
-        yield from vars(base).get("__queue_attributes__", {}).items()
+def counting_together(
+    session: Any, mappings: Iterable[QueueMapping]
+) -> AbstractContextManager[None]:
+    """Count members of groups at the end of a block, which calls several verbs.
+
+    Each group is then written once, and in the order of all transactions.
+    """
+    groups = next((mapping.groups for mapping in mappings if mapping.groups is not None), None)
+    return _COUNTS_NOTHING if groups is None else groups.together(session)
 
 
 def _attribute(entity: type, option: str, name: str) -> InstrumentedAttribute[Any]:

@@ -12,7 +12,7 @@ names, as attributes and as columns::
 
     class Order(JobMixin.named(status="job_status", owner="job_owner"), Base): ...
 
-Type checkers know no call as a base class; :meth:`QueueColumns.renamed` gives them a class.
+Type checkers know no call as a base class; docs/reference/claims.md shows what to write for them.
 
 The columns are un-annotated ``declared_attr``\\ s, and the indexes are made when the mapper
 has been constructed: no other way works for every style of mapping. (The user's
@@ -23,7 +23,7 @@ un-annotated columns; :func:`sa_jobqueue.enqueue` sets them in every style.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -42,8 +42,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import InstanceState, Mapped, Mapper, declared_attr, mapped_column
 from sqlalchemy.types import NullType, TypeEngine
 
-from ..dialects import dialect_of
-from ..dialects.clock import as_utc
+from ..databases import dialect_of
+from ..databases.clock import as_utc
 from ..errors import ArgumentError
 from .columns import (
     MARK,
@@ -111,61 +111,25 @@ class QueueColumns:
         Raises:
             ArgumentError: the mixin has no such column, or a name is given twice.
         """
-        attributes = _attributes(cls, names, call="named")
+        unknown = sorted(set(names) - set(cls.__queue_attributes__))
+        if unknown:
+            raise ArgumentError(
+                f"{cls.__name__} has no column {', '.join(map(repr, unknown))} to name; it has "
+                f"{', '.join(cls.__queue_attributes__)}"
+            )
+        attributes = {
+            role: names.get(role, name) for role, name in cls.__queue_attributes__.items()
+        }
+        if len(set(attributes.values())) < len(attributes):
+            raise ArgumentError(f"{cls.__name__}.named() gives one name to two columns: {names}")
         made = type(cls.__name__, (QueueColumns,), {"__doc__": cls.__doc__})
         return _filled(made, attributes, cls.__queue_named__ | set(names))
-
-    @classmethod
-    def renamed(cls, **names: str) -> Callable[[type[_Typed]], type[_Typed]]:
-        """Give a class the mixin's columns under other names; type checkers see its annotations.
-
-        ::
-
-            @JobMixin.renamed(status="job_status")
-            class OrderJob(QueueColumns):
-                job_status: Mapped[str]
-                owner: Mapped[str | None]
-                owner_date: Mapped[datetime | None]
-
-
-            class Order(OrderJob, Base): ...
-
-        Args:
-            names: as for :meth:`named`.
-
-        Raises:
-            ArgumentError: as for :meth:`named`; or the class is no plain subclass of
-                QueueColumns, or annotates what is no column of the mixin.
-        """
-        attributes = _attributes(cls, names, call="renamed")
-
-        def decorate(mixin: type[_Typed]) -> type[_Typed]:
-            _check_bare(cls, mixin, attributes)
-            # SQLAlchemy would make columns of its own from the annotations.
-            mixin.__annotations__ = {}
-            return _filled(mixin, attributes, cls.__queue_named__ | set(names))
-
-        return decorate
-
-
-def _check_bare(
-    pattern: type[QueueColumns], mixin: type[QueueColumns], attributes: Mapping[str, str]
-) -> None:
-    """Refuse a class that cannot be a renamed mixin, and annotations of no column."""
-    unknown = sorted(set(vars(mixin).get("__annotations__", {})) - set(attributes.values()))
-    if mixin.__bases__ != (QueueColumns,) or unknown:
-        bases = ", ".join(base.__name__ for base in mixin.__bases__)
-        raise ArgumentError(
-            f"{pattern.__name__}.renamed() makes a mixin of a class whose only base is "
-            f"QueueColumns, and which annotates some of {', '.join(attributes.values())}. "
-            f"{mixin.__name__} has {bases}, and annotates {', '.join(unknown) or 'no other'}"
-        )
 
 
 _Typed = TypeVar("_Typed", bound=QueueColumns)
 
 
-def _declares(*roles: str) -> Callable[[type[_Typed]], type[_Typed]]:
+def declares(*roles: str) -> Callable[[type[_Typed]], type[_Typed]]:
     """Give a mixin the columns of these roles, under the roles' own names."""
     return lambda mixin: _filled(mixin, {role: role for role in roles})
 
@@ -181,27 +145,7 @@ def _filled(
     return mixin
 
 
-def _attributes(
-    mixin: type[QueueColumns], names: Mapping[str, str], *, call: str
-) -> dict[str, str]:
-    """Return the attribute of each role of a mixin, with the names given.
-
-    Raises:
-        ArgumentError: the mixin has no such column, or a name is given twice.
-    """
-    unknown = sorted(set(names) - set(mixin.__queue_attributes__))
-    if unknown:
-        raise ArgumentError(
-            f"{mixin.__name__} has no column {', '.join(map(repr, unknown))} to name; it has "
-            f"{', '.join(mixin.__queue_attributes__)}"
-        )
-    attributes = {role: names.get(role, name) for role, name in mixin.__queue_attributes__.items()}
-    if len(set(attributes.values())) < len(attributes):
-        raise ArgumentError(f"{mixin.__name__}.{call}() gives one name to two columns: {names}")
-    return attributes
-
-
-@_declares("status", "owner", "owner_date")
+@declares("status", "owner", "owner_date")
 class JobMixin(QueueColumns):
     """Add ``status``, ``owner`` and ``owner_date``, the claim index and the reap index."""
 
@@ -211,7 +155,7 @@ class JobMixin(QueueColumns):
         owner_date: Mapped[datetime | None]
 
 
-@_declares("priority")
+@declares("priority")
 class PriorityMixin(QueueColumns):
     """Add ``priority``: a small integer, by default 0; smaller comes sooner."""
 
@@ -219,7 +163,7 @@ class PriorityMixin(QueueColumns):
         priority: Mapped[int]
 
 
-@_declares("run_at")
+@declares("run_at")
 class ScheduleMixin(QueueColumns):
     """Add ``run_at``: no claim takes a job before that time.
 
@@ -231,7 +175,7 @@ class ScheduleMixin(QueueColumns):
         run_at: Mapped[datetime]
 
 
-@_declares("run_at", "attempts", "max_attempts", "last_error")
+@declares("run_at", "attempts", "max_attempts", "last_error")
 class RetryMixin(QueueColumns):
     """Add ``attempts`` (counted by the claim), ``max_attempts`` and ``last_error``.
 
@@ -247,7 +191,18 @@ class RetryMixin(QueueColumns):
         last_error: Mapped[str | None]
 
 
-@_declares("round")
+@declares("expires_at")
+class ExpiryMixin(QueueColumns):
+    """Add ``expires_at``: a job that nobody has claimed by then is cancelled; None: never.
+
+    Workers look for such jobs when they reap.
+    """
+
+    if TYPE_CHECKING:
+        expires_at: Mapped[datetime | None]
+
+
+@declares("round")
 class RoundMixin(QueueColumns):
     """Add ``round``: the number of the round that a row is in; see :func:`sa_jobqueue.start_round`.
 
@@ -268,6 +223,7 @@ def _become_queue(mapper: Mapper[Any], class_: type) -> None:
         # verb on the base itself is refused by QueueMapping.table.
         return
     _check_run_at(mapping)
+    mapping.check_shown()
     if "max_attempts" in getattr(class_, "__queue_args__", {}) and not mapping.has("attempts"):
         raise ArgumentError(
             f"{mapping}.__queue_args__['max_attempts'] limits the attempts of RetryMixin: add "
@@ -301,13 +257,14 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
     """Take a column of the user's own that serves; refuse any other, and say the way out."""
     entity, name = mapping.entity.__name__, mapping.attributes[role]
     mixin, other = _mixin_of(mapping.entity, role), f"named({role}='job_{role}')"
+    if role == "max_attempts":
+        other += ". For another default it takes no column: __queue_args__ = {'max_attempts': 5}"
     column = mapping.mapper.columns.get(name)
     if column is None:
         raise ArgumentError(
-            f"{entity}.{name} is not mapped to a column; {role} needs one. If the name is "
-            f"taken, give the queue's column another name: {mixin}.{other}. If the "
-            f"table's column has another name, map it: {name} = mapped_column('its_name')"
-            f"{_OPTIONS.get(role, '')}"
+            f"{entity}.{name} is not mapped to a column; {role} needs one. If the table's column "
+            f"has another name, map it: {name} = mapped_column('its_name'). If the name is taken, "
+            f"give the queue's column another name: {mixin}.{other}"
         )
     ours = column.info.get(MARK) == role
     if ours and not _annotated(mapping.entity, name):
@@ -320,16 +277,9 @@ def _check_column(mapping: QueueMapping, role: str) -> None:
         raise ArgumentError(
             f"{entity} has a {name!r} of its own. If it is to serve as the queue's {role}, say so: "
             f"{mixin}.named({role}={name!r}). Else give the queue's column another name: "
-            f"{mixin}.{other}{_OPTIONS.get(role, '')}"
+            f"{mixin}.{other}"
         )
     _adopt(mapping, role, column)
-
-
-#: What sets a value without a column of one's own, by roles.
-_OPTIONS = {
-    "max_attempts": ". For another default it takes no column: __queue_args__ = "
-    "{'max_attempts': 5}",
-}
 
 
 def _mixin_of(entity: type, role: str) -> str:
@@ -342,7 +292,7 @@ def _mixin_of(entity: type, role: str) -> str:
 
 
 def _is_given(entity: type, role: str) -> bool:
-    """Tell whether the name of a role was given by named() or renamed()."""
+    """Tell whether the name of a role was given by named()."""
     return any(role in vars(base).get("__queue_named__", ()) for base in entity.__mro__)
 
 
@@ -369,61 +319,45 @@ def _adopt(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
         return
     if isinstance(column.type, NullType):
         column.type = pattern.type
-    _check_type(mapping, role, column, pattern)
-    if column.nullable and not pattern.nullable and role != "status":
-        raise _unfit(mapping, role, "may be NULL", "nullable=False: no claim takes a NULL in order")
-    if not column.nullable and pattern.nullable and role != "max_attempts":
-        raise _unfit(mapping, role, "may not be NULL", "nullable=True: unclaimed jobs have none")
-    _fill_default(mapping, role, column, pattern)
-    column.info[MARK] = role
-
-
-def _check_type(
-    mapping: QueueMapping, role: str, column: Column[Any], pattern: Column[Any]
-) -> None:
-    if role == "status" and isinstance(column.type, String):
-        for word in mapping.args.words:
-            mapping.check_word(word)
-    elif not _fits(column.type, pattern.type):
-        raise _unfit(mapping, role, f"is {column.type!r}", repr(pattern.type))
-    if role in TIME_ROLES:
-        _check_zone(mapping, role, column)
+    for what, wanted in _problems(mapping, role, column, pattern):
+        other = f"; or give the queue a column of its own: {_mixin_of(mapping.entity, role)}.named("
+        # Never a second status: claims of others go by the one that is there.
+        way_out = "" if role == "status" else f"{other}{role}='job_{role}')"
+        name = mapping.attributes[role]
+        raise ArgumentError(f"{mapping}.{name} {what}, but {role} needs {wanted}{way_out}")
     if isinstance(column.type, DateTime):
         column.type = _with_microseconds(column.type)
-
-
-def _unfit(mapping: QueueMapping, role: str, what: str, wanted: str) -> ArgumentError:
-    # Never a second status: claims of others go by the one that is there.
-    mixin = _mixin_of(mapping.entity, role)
-    other = f"; or give the queue a column of its own: {mixin}.named({role}='job_{role}')"
-    return ArgumentError(
-        f"{mapping}.{mapping.attributes[role]} {what}, but {role} needs {wanted}"
-        f"{'' if role == 'status' else other}"
-    )
-
-
-def _fill_default(
-    mapping: QueueMapping, role: str, column: Column[Any], pattern: Column[Any]
-) -> None:
-    """Give the ORM a value for new jobs where the declaration has none; the table gets none."""
     if role == "max_attempts":
         column.type = column.type.evaluates_none()  # None means: no limit
     if column.default is None and column.server_default is None:
+        # The ORM gets a value for new jobs; the table gets none.
         word = mapping.shown(mapping.word(UNCLAIMED)) if role == "status" else None
         column.default = pattern.default if word is None else ColumnDefault(word)
+    column.info[MARK] = role
 
 
-def _check_zone(mapping: QueueMapping, role: str, column: Column[Any]) -> None:
-    """Refuse a time without a zone: PostgreSQL would compare it in the zone of each session."""
-    if has_no_zone(column.type, dialect_of("postgresql")):
-        raise _unfit(
-            mapping,
-            role,
-            f"is {column.type!r}",
+def _problems(
+    mapping: QueueMapping, role: str, column: Column[Any], pattern: Column[Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield what keeps the user's column from serving, each with what the role needs."""
+    type_ = column.type
+    if role == "status" and isinstance(type_, String):
+        for word in mapping.args.words:
+            mapping.check_word(word)
+    elif not _fits(type_, pattern.type):
+        yield f"is {type_!r}", repr(pattern.type)
+    # PostgreSQL would compare a time without a zone in the zone of each session.
+    if role in TIME_ROLES and has_no_zone(type_, dialect_of("postgresql")):
+        yield (
+            f"is {type_!r}",
             "a time zone: use DateTime(timezone=True). A column of PostgreSQL that is there in UTC "
             f"is altered with postgresql_using=\"{column.name} AT TIME ZONE 'UTC'\", else its "
             "times are shifted",
         )
+    if column.nullable and not pattern.nullable and role != "status":
+        yield "may be NULL", "nullable=False: no claim takes a NULL in order"
+    if not column.nullable and pattern.nullable and role != "max_attempts":
+        yield "may not be NULL", "nullable=True: unclaimed jobs have none"
 
 
 def _with_microseconds(type_: DateTime) -> TypeEngine[datetime]:

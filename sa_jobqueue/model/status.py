@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, String, literal_column, select, type_coerce
+from sqlalchemy import Cast, ColumnElement, String, literal_column, select, type_coerce
 from sqlalchemy import Enum as EnumType
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
-from ..dialects.expressions import as_enum
 from ..errors import ArgumentError
 
 #: The length of our own status column, unless a word of the queue is longer.
@@ -69,6 +69,25 @@ def word_literal(word: str, type_: TypeEngine[Any] | None = None) -> ColumnEleme
     return as_enum(literal, type_) if type_ is not None and _is_native(type_) else literal
 
 
+class as_enum(Cast[Any]):  # noqa: N801 - reads as the SQL function that it is
+    """A literal word, cast to its enum where the database has enums as types of their own.
+
+    PostgreSQL takes the words of a CASE for text, and refuses them.
+    """
+
+    inherit_cache = True
+
+
+@compiles(as_enum)
+def _word(element: as_enum, compiler: Any, **kw: Any) -> str:
+    return str(compiler.process(element.clause, **kw))
+
+
+@compiles(as_enum, "postgresql")
+def _cast_word(element: as_enum, compiler: Any, **kw: Any) -> str:
+    return str(compiler.visit_cast(element, **kw))
+
+
 def status_again(status: Any, word: str) -> ColumnElement[bool]:
     """Compare a status with a word so that PostgreSQL does not know it for an index's condition.
 
@@ -76,13 +95,10 @@ def status_again(status: Any, word: str) -> ColumnElement[bool]:
     the word comes from a subquery.
     """
     if _is_native(status.type):
-        again: ColumnElement[bool] = (
-            status == select(word_literal(word, status.type)).scalar_subquery()
-        )
-        return again
+        word_ = select(word_literal(word, status.type)).scalar_subquery()
+        return cast("ColumnElement[bool]", status == word_)
     pattern = status_word(word).replace("_", "\\_")
-    like: ColumnElement[bool] = status.like(literal_column(f"'{pattern}'"))
-    return like
+    return cast("ColumnElement[bool]", status.like(literal_column(f"'{pattern}'")))
 
 
 def as_word(status: Any) -> ColumnElement[str]:
@@ -97,16 +113,13 @@ def _is_native(type_: TypeEngine[Any]) -> bool:
 def status_is(status: Any, *words: str) -> ColumnElement[bool]:
     """Compare a status column with literal words, so that partial indexes serve."""
     literals = [word_literal(word) for word in words]
-    criterion: ColumnElement[bool] = (
-        status == literals[0] if len(literals) == 1 else status.in_(literals)
-    )
-    return criterion
+    one = len(literals) == 1
+    return cast("ColumnElement[bool]", status == literals[0] if one else status.in_(literals))
 
 
 def status_is_not(status: Any, *words: str) -> ColumnElement[bool]:
     """Compare a status column with literal words that it may not have."""
-    criterion: ColumnElement[bool] = status.not_in([word_literal(word) for word in words])
-    return criterion
+    return cast("ColumnElement[bool]", status.not_in([word_literal(word) for word in words]))
 
 
 DEFAULT_LEASE = timedelta(minutes=10)
@@ -131,6 +144,7 @@ class QueueArgs:
         lease: how long a claim of an unknown owner is left alone.
         enqueued_at: the attribute that holds the time of the insert.
         keep: whether ``complete()`` keeps the row (True) or deletes it.
+        keep_for: after how long a worker deletes rows that are done or cancelled; None: never.
         per_key: attributes by whose values claims are limited, each with an index
             that finds the next job of each value; a tuple makes one key of several.
         notify: on PostgreSQL, send a notification with each transaction that makes jobs
@@ -139,6 +153,9 @@ class QueueArgs:
             listed; see ``sa_jobqueue.counts``.
         max_attempts: how often a job of RetryMixin is tried where it does not say; None: until
             it succeeds.
+        waiting: the status of jobs that wait for a group; see ``sa_jobqueue.groups``.
+        web_columns: attributes that lists of jobs show beside the key; None: the first two short
+            texts.
     """
 
     equality: tuple[str, ...] = ()
@@ -149,10 +166,13 @@ class QueueArgs:
     lease: timedelta = DEFAULT_LEASE
     enqueued_at: str | None = None
     keep: bool = True
+    keep_for: timedelta | None = None
     per_key: tuple[tuple[str, ...], ...] = ()
     notify: bool = False
     failed_index: bool = False
     max_attempts: int | None = MAX_ATTEMPTS
+    waiting: str | None = None
+    web_columns: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, entity: type) -> QueueArgs:
@@ -169,18 +189,23 @@ class QueueArgs:
                 f"the options are {', '.join(cls.__dataclass_fields__)}"
             )
         _check_types(entity, given)
-        for key in ("equality", "ready", "during", "order_by"):
+        for key in ("equality", "ready", "during", "order_by", "web_columns"):
             if key in given:
                 given[key] = _words(entity, key, given[key])
         keys = given.get("per_key", ())
         several = isinstance(keys, Iterable) and not isinstance(keys, str)
-        given["per_key"] = tuple(
-            _words(entity, "per_key", key) for key in (keys if several else [keys])
-        )
+        keys = keys if several else [keys]
+        given["per_key"] = tuple(_words(entity, "per_key", key) for key in keys)
         for key in ("ready", "during"):
             given[key] = tuple(map(status_word, given.get(key, ())))
         given["names"] = _status_names(entity, given.get("names", {}))
+        waiting = given.setdefault("waiting", getattr(entity, "__queue_waiting__", None))
         args = cls(**given)
+        if waiting is not None and args.words.count(status_word(waiting)) > 1:
+            raise ArgumentError(
+                f"{entity.__name__}.__queue_args__['waiting']: {waiting!r} is the word for another "
+                "status already"
+            )
         both = {args.word(UNCLAIMED), *args.ready} & {args.word(CLAIMED), *args.during}
         if both:
             raise ArgumentError(
@@ -196,25 +221,37 @@ class QueueArgs:
     @property
     def words(self) -> tuple[str, ...]:
         """All words that the class names, and ours for the other statuses."""
-        return (*map(self.word, JobStatus), *self.ready, *self.during)
+        waiting = [] if self.waiting is None else [self.waiting]
+        return (*map(self.word, JobStatus), *self.ready, *self.during, *waiting)
+
+
+#: The longest age that prune() takes.
+_LONGEST = timedelta(days=36_500)
+
+#: What an option takes, where it takes one type.
+_TYPES = {
+    **dict.fromkeys(("lease", "keep_for"), timedelta),
+    "enqueued_at": str,
+    "names": Mapping,
+    **dict.fromkeys(("keep", "notify", "failed_index"), bool),
+}
 
 
 def _check_types(entity: type, given: Mapping[str, Any]) -> None:
-    kinds = {
-        "lease": timedelta,
-        "keep": bool,
-        "enqueued_at": str,
-        "names": Mapping,
-        "notify": bool,
-        "failed_index": bool,
-    }
-    for key, kind in kinds.items():
-        if key in given and not isinstance(given[key], kind):
+    for key, kind in _TYPES.items():
+        if given.get(key) is not None and not isinstance(given[key], kind):
             raise ArgumentError(
                 f"{entity.__name__}.__queue_args__[{key!r}] is a {kind.__name__}: {given[key]!r}"
             )
+    kept = given.get("keep_for")
+    if kept is not None and not timedelta(0) <= kept <= _LONGEST:
+        wrong = "negative" if kept < timedelta(0) else "longer than a hundred years"
+        raise ArgumentError(
+            f"{entity.__name__}.__queue_args__['keep_for'] is {wrong}: {kept}. None keeps rows for "
+            "ever"
+        )
     most = given.get("max_attempts")
-    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+    if most is not None and (type(most) is not int or most < 1):
         raise ArgumentError(
             f"{entity.__name__}.__queue_args__['max_attempts'] is a number, 1 or more, or None for "
             f"no limit: {most!r}"

@@ -37,7 +37,7 @@ from sqlalchemy import (
     or_,
 )
 
-from ..dialects.clock import utc_now
+from ..databases.clock import utc_now
 from .mapping import QueueMapping
 from .status import CANCELLED, CLAIMED, DONE, FAILED, UNCLAIMED, JobStatus, status_is
 
@@ -84,46 +84,38 @@ def words_of(mapping: QueueMapping, statuses: Sequence[JobStatus]) -> tuple[str,
 # -- insert and claim ---------------------------------------------------------
 
 
-def enqueued(mapping: QueueMapping) -> dict[Column[Any], Any]:
+def _values(mapping: QueueMapping, **roles: Any) -> dict[Column[Any], Any]:
+    """Return the columns of roles with their values; a class may lack some of the roles."""
+    return {mapping.column(role): value for role, value in roles.items() if mapping.has(role)}
+
+
+def _parameter(mapping: QueueMapping, role: str, name: str) -> Any:
+    """Return a parameter with the type of a role's column; None for a class without it."""
+    return bindparam(name, type_=mapping.column(role).type) if mapping.has(role) else None
+
+
+def enqueued(mapping: QueueMapping) -> Values:
     """Return what a new job holds, as literals: a parameter for each row would take longer."""
-    values = {
-        "status": mapping.literal(mapping.word(UNCLAIMED)),
-        "priority": literal_column("0"),
-        "attempts": literal_column("0"),
-        "round": literal_column("0"),
-    }
-    own = {mapping.column(role): value for role, value in values.items() if mapping.has(role)}
-    return {**own, **_limited(mapping)}
-
-
-def _limited(mapping: QueueMapping) -> Values:
-    """Return the default of max_attempts, where it is a plain number."""
+    status = mapping.literal(mapping.word(UNCLAIMED))
+    zero: ColumnElement[Any] = literal_column("0")
+    values = _values(mapping, status=status, priority=zero, attempts=zero, round=zero)
     most = mapping.column("max_attempts") if mapping.has("max_attempts") else None
     number = getattr(None if most is None else most.default, "arg", None)
-    if most is None or not isinstance(number, int):
-        return {}
-    return {most: literal_column(str(number))}
-
-
-def claimed(
-    mapping: QueueMapping, during: str, owner_date: ColumnElement[Any]
-) -> dict[Column[Any], Any]:
-    """Return what claim() writes: the status `during`, the owner, the time, one more attempt."""
-    owner = mapping.column("owner")
-    values: dict[Column[Any], Any] = {
-        mapping.column("status"): mapping.literal(during),
-        owner: bindparam("sa_jobqueue_owner", type_=owner.type),
-        mapping.column("owner_date"): owner_date,
-    }
-    if mapping.has("attempts"):
-        attempts = mapping.column("attempts")
-        values[attempts] = attempts + 1
+    if isinstance(number, int):  # the default may be an expression
+        values |= _values(mapping, max_attempts=literal_column(str(number)))
     return values
+
+
+def claimed(mapping: QueueMapping, during: str, owner_date: Any) -> dict[Column[Any], Any]:
+    """Return what claim() writes: the status `during`, the owner, the time, one more attempt."""
+    owner = _parameter(mapping, "owner", OWNER)
+    values = _values(mapping, status=mapping.literal(during), owner=owner, owner_date=owner_date)
+    return {**values, **_counted(mapping)}
 
 
 # -- changes of claimed jobs, behind their fence --------------------------------
 
-# The parameters of the values that finishes write.
+# The parameters of the values that claims and finishes write.
 OWNER, ERROR = "sa_jobqueue_owner", "sa_jobqueue_error"
 NOW, SHIFT = "sa_jobqueue_now", "sa_jobqueue_shift"
 
@@ -136,7 +128,7 @@ ClaimedValues: TypeAlias = Callable[[QueueMapping, bool, str], Values]
 
 def completed(mapping: QueueMapping, unmarked: bool, then: str) -> Values:
     """Return what complete() writes: the status `then`, the time of the finish."""
-    return {**_ended(mapping, unmarked, then), **_counted(mapping, unmarked)}
+    return _ended(mapping, then, unmarked=unmarked)
 
 
 def failed(mapping: QueueMapping, unmarked: bool, ready: str) -> Values:
@@ -144,52 +136,44 @@ def failed(mapping: QueueMapping, unmarked: bool, ready: str) -> Values:
 
     The next attempt has to wait SHIFT microseconds.
     """
-    ended = mapping.word(FAILED)
+    ended = _ended(mapping, mapping.word(FAILED), unmarked=unmarked)
     if not mapping.has("attempts"):
-        return _ended(mapping, unmarked, ended)
+        return ended
     attempts, most = mapping.column("attempts"), mapping.column("max_attempts")
     # The claim has counted this attempt; an unmarked claim has not.
     used = attempts + 1 if unmarked else attempts
-    again = or_(most.is_(None), used < most)
-    owner, error, run_at = map(mapping.column, ("owner", "last_error", "run_at"))
-    finisher = bindparam(OWNER, type_=owner.type) if unmarked else owner
-    status = case((again, mapping.literal(ready)), else_=mapping.literal(ended))
-    return {
-        mapping.column("status"): status,
-        owner: case((again, null()), else_=finisher),
-        mapping.column("owner_date"): case((again, null()), else_=utc_now()),
-        error: bindparam(ERROR, type_=error.type),
-        run_at: case((again, utc_now(bindparam(SHIFT, type_=BigInteger))), else_=run_at),
-        **_counted(mapping, unmarked),
+    again, freed = or_(most.is_(None), used < most), _freed(mapping, ready)
+    owner, run_at = mapping.column("owner"), mapping.column("run_at")
+    in_future = utc_now(bindparam(SHIFT, type_=BigInteger))
+    either = {
+        column: case((again, freed[column]), else_=ended.get(column, owner)) for column in freed
     }
+    later = _values(
+        mapping,
+        last_error=_parameter(mapping, "last_error", ERROR),
+        run_at=case((again, in_future), else_=run_at),
+    )
+    return {**either, **later, **(_counted(mapping) if unmarked else {})}
 
 
 def released(mapping: QueueMapping, unmarked: bool, ready: str) -> Values:
     """Return what release() writes: `ready`, no owner, and one attempt less."""
     if unmarked:  # nothing was marked; the end of the transaction frees the rows
         return {}
-    written = _freed(mapping, ready)
-    if mapping.has("attempts"):
-        attempts = mapping.column("attempts")
-        written[attempts] = attempts - 1
-    return written
+    return {**_freed(mapping, ready), **_counted(mapping, -1)}
 
 
 def claimed_cancelled(mapping: QueueMapping, unmarked: bool, word: str) -> Values:
     """Return what cancel_claimed() writes: cancelled, the time, the reason."""
-    written = _ended(mapping, unmarked, word)
-    if mapping.has("last_error"):
-        error = mapping.column("last_error")
-        written[error] = bindparam(ERROR, type_=error.type)
-    return {**written, **_counted(mapping, unmarked)}
+    reason = _values(mapping, last_error=_parameter(mapping, "last_error", ERROR))
+    return {**_ended(mapping, word, unmarked=unmarked), **reason}
 
 
 def renewed(mapping: QueueMapping, unmarked: bool, word: str) -> Values:
     """Return what renew() writes: a new owner_date, and no status."""
     if unmarked:  # no lease, so none to start again
         return {}
-    date = mapping.column("owner_date")
-    return {date: bindparam(NOW, type_=date.type)}
+    return _values(mapping, owner_date=_parameter(mapping, "owner_date", NOW))
 
 
 def moved_on(mapping: QueueMapping, unmarked: bool, word: str) -> Values:
@@ -198,29 +182,22 @@ def moved_on(mapping: QueueMapping, unmarked: bool, word: str) -> Values:
 
 
 def _freed(mapping: QueueMapping, word: str) -> dict[Column[Any], Any]:
-    return {
-        mapping.column("status"): mapping.literal(word),
-        mapping.column("owner"): null(),
-        mapping.column("owner_date"): null(),
-    }
+    return _values(mapping, status=mapping.literal(word), owner=null(), owner_date=null())
 
 
-def _ended(mapping: QueueMapping, unmarked: bool, word: str) -> dict[Column[Any], Any]:
-    """Keep the owner, and note the time of the change."""
-    written: dict[Column[Any], Any] = {mapping.column("status"): mapping.literal(word)}
-    if unmarked:
-        owner = mapping.column("owner")
-        written[owner] = bindparam(OWNER, type_=owner.type)
-    written[mapping.column("owner_date")] = utc_now()
-    return written
+def _ended(mapping: QueueMapping, word: str, *, unmarked: bool) -> dict[Column[Any], Any]:
+    """Keep the owner, and note the time; an unmarked claim has not written its owner yet."""
+    status = _values(mapping, status=mapping.literal(word))
+    owner = _values(mapping, owner=_parameter(mapping, "owner", OWNER)) if unmarked else {}
+    time = _values(mapping, owner_date=utc_now())
+    return {**status, **owner, **time, **(_counted(mapping) if unmarked else {})}
 
 
-def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
-    """Count the attempt of an unmarked claim, which wrote nothing itself."""
-    if not unmarked or not mapping.has("attempts"):
+def _counted(mapping: QueueMapping, more: int = 1) -> Values:
+    if not mapping.has("attempts"):
         return {}
     attempts = mapping.column("attempts")
-    return {attempts: attempts + 1}
+    return {attempts: attempts + more}
 
 
 # -- reap -----------------------------------------------------------------------
@@ -228,13 +205,11 @@ def _counted(mapping: QueueMapping, unmarked: bool) -> dict[Column[Any], Any]:
 
 def reaped(mapping: QueueMapping, ready: str, reason: str, *, failed: bool) -> Values:
     """Return what reap() writes: `ready` and no owner, or failed; last_error names the owner."""
-    values: dict[Column[Any], Any] = {}
-    if mapping.has("last_error"):  # first: MySQL's assignments see what earlier ones wrote
-        error, owner = mapping.column("last_error"), mapping.column("owner")
-        values[error] = literal(f"reaped, {reason}: ") + func.coalesce(owner, "nobody")
+    # The error comes first: MySQL's assignments see what earlier ones wrote.
+    text = literal(f"reaped, {reason}: ") + func.coalesce(mapping.column("owner"), "nobody")
     failure = mapping.word(FAILED)
-    values |= _ended(mapping, False, failure) if failed else _freed(mapping, ready)
-    return or_next_round(mapping, values)
+    end = _ended(mapping, failure, unmarked=False) if failed else _freed(mapping, ready)
+    return or_next_round(mapping, {**_values(mapping, last_error=text), **end})
 
 
 def attempts_used_up(mapping: QueueMapping) -> ColumnElement[Any]:
@@ -243,8 +218,7 @@ def attempts_used_up(mapping: QueueMapping) -> ColumnElement[Any]:
         return literal(0)
     attempts, most = mapping.attribute("attempts"), mapping.attribute("max_attempts")
     # A new round counts attempts from 0 again.
-    next_round = next_round_waits(mapping)
-    stays = [] if next_round is None else [not_(next_round)]
+    stays = [not_(next_round_waits(mapping))] if mapping.has("round") else []
     return case((and_(attempts >= most, *stays), 1), else_=0)
 
 
@@ -256,24 +230,25 @@ UnclaimedValues: TypeAlias = Callable[[QueueMapping, str], Values]
 
 def ended(mapping: QueueMapping, word: str) -> Values:
     """Return what cancel() writes: a finished status, and the time, by which prune() goes."""
-    return _ended(mapping, False, word)
+    return _ended(mapping, word, unmarked=False)
 
 
-def reset(mapping: QueueMapping, word: str) -> dict[Column[Any], Any]:
+def expired(mapping: QueueMapping, word: str) -> Values:
+    """Return what becomes of a job that nobody has claimed in time: cancelled, and the reason."""
+    reason = _values(mapping, last_error=literal("expired: nobody has claimed it by expires_at"))
+    return {**ended(mapping, word), **reason}
+
+
+def reset(mapping: QueueMapping, word: str) -> Values:
     """Return what brings a job to a status as if it had never been tried."""
-    written = _freed(mapping, word)
-    if mapping.has("attempts"):
-        written[mapping.column("attempts")] = literal_column("0")
-    return written
+    return {**_freed(mapping, word), **_values(mapping, attempts=literal_column("0"))}
 
 
 def retried(mapping: QueueMapping, word: str) -> Values:
     """Return what retry() writes: a status as if never tried, and due now at the latest."""
-    written = reset(mapping, word)
-    if mapping.has("run_at"):
-        run_at = mapping.column("run_at")
-        written[run_at] = case((run_at > utc_now(), utc_now()), else_=run_at)
-    return written
+    run_at = mapping.column("run_at") if mapping.has("run_at") else null()
+    due = _values(mapping, run_at=case((run_at > utc_now(), utc_now()), else_=run_at))
+    return {**reset(mapping, word), **due}
 
 
 #: The parameter for the priority that reprioritize() writes.
@@ -310,9 +285,9 @@ def put_in_round(mapping: QueueMapping, number: int) -> Values:
     }
 
 
-def next_round_waits(mapping: QueueMapping) -> ColumnElement[bool] | None:
-    """Return the criterion that a newer round waits for a claimed row; None without rounds."""
-    return mapping.column("round") < 0 if mapping.has("round") else None
+def next_round_waits(mapping: QueueMapping) -> ColumnElement[bool]:
+    """Return the criterion that a newer round waits for a claimed row of a class with rounds."""
+    return mapping.column("round") < 0
 
 
 def or_next_round(mapping: QueueMapping, values: Values) -> Values:
@@ -320,10 +295,9 @@ def or_next_round(mapping: QueueMapping, values: Values) -> Values:
 
     The round comes last: MySQL's assignments see the values that earlier ones wrote.
     """
-    joins = next_round_waits(mapping)
-    if joins is None or mapping.column("status") not in values:
+    if not mapping.has("round") or mapping.column("status") not in values:
         return values
-    new = _new_in_round(mapping)
+    joins, new = next_round_waits(mapping), _new_in_round(mapping)
     ending: dict[Column[Any], Any] = {
         column: _either(joins, new.get(column, column), value) for column, value in values.items()
     }
@@ -333,16 +307,16 @@ def or_next_round(mapping: QueueMapping, values: Values) -> Values:
     return ending
 
 
-def _new_in_round(mapping: QueueMapping) -> dict[Column[Any], ColumnElement[Any]]:
+def _new_in_round(mapping: QueueMapping) -> Values:
     """Return what a job of a new round holds; the status last, for MySQL's assignments."""
-    new: dict[Column[Any], ColumnElement[Any]] = {
-        mapping.column("owner"): null(),
-        mapping.column("owner_date"): null(),
-    }
-    if mapping.has("attempts"):
-        new[mapping.column("attempts")] = literal_column("0")
-        new[mapping.column("last_error")] = null()
-    return {**new, mapping.column("status"): mapping.literal(mapping.word(UNCLAIMED))}
+    return _values(
+        mapping,
+        owner=null(),
+        owner_date=null(),
+        attempts=literal_column("0"),
+        last_error=null(),
+        status=mapping.literal(mapping.word(UNCLAIMED)),
+    )
 
 
 def _either(joins: ColumnElement[bool], new: Any, value: Any) -> Any:

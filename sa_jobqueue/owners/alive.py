@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection
 
-from ..dialects import Database, database_of
-from ..dialects.capabilities import IDENTITY_LENGTH, OwnerState, Process
+from ..databases import Database, database_of
+from ..databases.named_locks import IDENTITY_LENGTH, OwnerState, Process
 from ..model.columns import OWNER_LENGTH
 from ..sessions.writer import AnySession, session_of
 
@@ -98,7 +98,7 @@ def _states_here(
     }
     locks = {name: lock_name(name) for name in names if name not in processes}
     listed = database.process_states(connection, set(processes.values())) if processes else {}
-    held = database.named_locks().held_among(connection, locks.values()) if locks else set()
+    held = database.held_among(connection, locks.values()) if locks else set()
     return {name: listed[process] for name, process in processes.items()} | {
         name: OwnerState.ALIVE if lock in held else OwnerState.DEAD for name, lock in locks.items()
     }

@@ -9,23 +9,22 @@
 
 A lock has a connection of its own, outside of the engine's pool, and lasts as long
 as this connection: when a process is killed, its locks are free at once. A lock is not
-re-entrant. docs/locks.md tells what holds on which database.
+re-entrant. docs/owners.md tells what holds on which database.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeAlias, Union
+from types import EllipsisType, TracebackType
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from sqlalchemy import Connection, Engine
 
 from ..ages import duration_text
-from ..dialects import database_of, database_of_engine
-from ..dialects.connections import call_for
-from ..dialects.named_locks import Deadline, HeldLock, Holder, NamedLocks
+from ..databases import Database, database_of, database_of_engine
+from ..databases.connections import call_for
+from ..databases.named_locks import Deadline, HeldLock, Holder
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout
 
 if TYPE_CHECKING:
@@ -36,13 +35,6 @@ __all__ = ["Holder", "NamedLock", "lock_holder", "named_lock"]
 log = logging.getLogger("sa_jobqueue.owners.named_lock")
 
 AnyEngine: TypeAlias = Union[Engine, "AsyncEngine"]
-
-
-class _Default(enum.Enum):
-    OF_LOCK = enum.auto()
-
-
-_OF_LOCK = _Default.OF_LOCK
 
 
 def named_lock(engine: AnyEngine, name: str, timeout: timedelta | None = None) -> NamedLock:
@@ -66,7 +58,7 @@ def named_lock(engine: AnyEngine, name: str, timeout: timedelta | None = None) -
 
 def lock_holder(connection: Connection, name: str) -> Holder | None:
     """Return who has a lock, on any connection of its database, without trying to take it."""
-    return database_of(connection).named_locks().holder(connection, _checked_name(name))
+    return database_of(connection).lock_holder(connection, _checked_name(name))
 
 
 class NamedLock:
@@ -85,7 +77,7 @@ class NamedLock:
         self.timeout = _checked_timeout(timeout)
         self._lock: HeldLock | None = None
 
-    def acquire(self, timeout: timedelta | Literal[_Default.OF_LOCK] | None = _OF_LOCK) -> bool:
+    def acquire(self, timeout: timedelta | EllipsisType | None = ...) -> bool:
         """Take the lock, waiting for it if need be; tell whether it was taken.
 
         Args:
@@ -97,9 +89,9 @@ class NamedLock:
                 to it cannot hold them.
             DBAPIError: the connection failed.
         """
-        wait = self.timeout if timeout is _OF_LOCK else _checked_timeout(timeout)
+        wait = self.timeout if isinstance(timeout, EllipsisType) else _checked_timeout(timeout)
         deadline = Deadline(wait)
-        taken = self._locks().acquire(self.engine, self.name, deadline)
+        taken = self._database().acquire_lock(self.engine, self.name, deadline)
         if taken is None:
             return False
         self._lock = taken
@@ -133,7 +125,7 @@ class NamedLock:
 
     def holder(self) -> Holder | None:
         """Return who has the lock now, on any connection; None if nobody has."""
-        return self._locks().holder_by_engine(self.engine, self.name)
+        return self._database().lock_holder_by_engine(self.engine, self.name)
 
     @property
     def held(self) -> bool:
@@ -181,8 +173,8 @@ class NamedLock:
     def __repr__(self) -> str:
         return f"<NamedLock {self.name!r}, {'held' if self.held else 'not held'}>"
 
-    def _locks(self) -> NamedLocks:
-        return call_for(self.engine, lambda: database_of_engine(self.engine)).named_locks()
+    def _database(self) -> Database:
+        return call_for(self.engine, lambda: database_of_engine(self.engine))
 
     def _current(self) -> HeldLock | None:
         lock = self._lock

@@ -30,9 +30,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
-from ..dialects import Database, database_of
-from ..dialects.capabilities import IDENTITY_LENGTH, OwnerState, Server
-from ..dialects.connections import call_for
+from ..databases import Database, database_of
+from ..databases.connections import call_for
+from ..databases.named_locks import IDENTITY_LENGTH, OwnerState, Server
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from ..model.columns import OWNER_LENGTH
 from ..sessions.transactions import connected_outside_pool
@@ -213,9 +213,9 @@ def _release(held: _Held) -> None:
 def _check_no_pooler(database: Database, connection: Connection) -> None:
     if database.through_pooler(connection):
         raise UnsupportedDatabase(
-            "an owner needs a connection of its own to the server, and this engine connects "
-            "through a pooler. Give an engine that connects to the server itself, or claim with a "
-            "plain owner='...', whose claims are reaped when the lease is over"
+            "an owner needs a session of its own on the server, and this engine connects "
+            "through a pooler, or to PGlite. Give an engine that connects to the server itself, or "
+            "claim with a plain owner='...', whose claims are reaped when the lease is over"
         )
 
 

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import case, select, update
 from sqlalchemy.exc import DataError, IntegrityError
 
-from ..dialects.clock import as_utc, utc_now
+from ..databases.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.columns import first_line
 from ..model.keys import mapping_of_queue, plain_queue, queue_name
@@ -35,7 +35,11 @@ _declarations: WeakKeyDictionary[Any, dict[str, Declaration]] = WeakKeyDictionar
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """A schedule as the code declares it."""
+    """A schedule as the code declares it.
+
+    Attributes:
+        database: the only one that has it, of several; None: each has it.
+    """
 
     name: str
     queue: str
@@ -44,6 +48,12 @@ class Declaration:
     values_json: str
     missed: str
     revision: int | None
+    database: str | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The values of its row."""
+        return {name: value for name, value in vars(self).items() if name != "database"}
 
 
 def declaration(
@@ -55,6 +65,7 @@ def declaration(
     values: Mapping[str, Any] | None,
     missed: str,
     revision: int | None = None,
+    database: str | None = None,
 ) -> Declaration:
     """Check the parts of a schedule, and return its declaration.
 
@@ -71,6 +82,7 @@ def declaration(
         ("cron expression", cron, CRON_LENGTH, "make two schedules of a longer one"),
         ("time zone", timezone, ZONE_LENGTH, "write it as in 'Europe/Berlin'"),
         ("queue", queue_name(queue), QUEUE_LENGTH, "give its table a shorter name"),
+        ("database", database or "-", NAME_LENGTH, "write the name that a worker has for it"),
     ):
         if not isinstance(text, str) or not 1 <= len(text) <= most:
             raise ArgumentError(
@@ -86,6 +98,7 @@ def declaration(
         values_json=values_json(mapping, {} if values is None else values),
         missed=str(missed),
         revision=revision,
+        database=database,
     )
 
 
@@ -141,12 +154,21 @@ class Declared:
     undeclared: tuple[str, ...] = ()
 
 
-def declare(session: AnySession, entity: type[Schedule], queues: Iterable[Any]) -> Declared:
+def declare(
+    session: AnySession, entity: type[Schedule], queues: Iterable[Any], database: str | None
+) -> Declared:
     """Write the schedules that the queues declare; see :meth:`Schedules.declare`."""
     queues = [plain_queue(queue) for queue in queues]
     mapping = mapping_of(entity)
     # Sorted, so that two processes lock the rows in the same order. Equal declarations count once.
-    declarations = sorted(set(declared_for(queues)), key=lambda each: each.name)
+    every = sorted(set(declared_for(queues)), key=lambda each: each.name)
+    declarations = [each for each in every if each.database in (None, database)]
+    if database is None and len(declarations) < len(every):
+        log.warning(
+            "the schedules %s are each declared for a database, and this one has no name: see "
+            "every(database=)",
+            ", ".join(each.name for each in every if each.database is not None),
+        )
     found: dict[str, list[str]] = {}
     with writing(session, mapping) as writer, writer.atomically():
         writer.lock_writes(mapping.table)
@@ -197,7 +219,7 @@ def _write(writer: Writer, mapping: QueueMapping, each: Declaration, now: dateti
     row = writer.core(read).first()
     if added := row is None:
         new = writer.database.insert_new(mapping.table)
-        writer.core(new.values(next_tick=tick, run_at=tick, **vars(each)))
+        writer.core(new.values(next_tick=tick, run_at=tick, **each.row))
         # Another version, or another queue, may have inserted it while we waited for its row.
         writer.core(_update(mapping, each, tick))
         row = writer.core(read).one()
@@ -211,7 +233,7 @@ def _write(writer: Writer, mapping: QueueMapping, each: Declaration, now: dateti
         return "added"
     if row.revision != each.revision:
         return "older"
-    same = all(getattr(row, name) == value for name, value in vars(each).items())
+    same = all(getattr(row, name) == value for name, value in each.row.items())
     return "" if same else "different"
 
 
@@ -224,4 +246,4 @@ def _update(mapping: QueueMapping, each: Declaration, tick: datetime) -> Any:
     ticks = {name: case((same, table.c[name]), else_=value) for name, value in new.items()}
     ours = (table.c.name == each.name) & (table.c.queue == each.queue)
     statement = update(table).where(ours, table.c.revision < each.revision)
-    return statement.ordered_values(*{**ticks, **vars(each)}.items())
+    return statement.ordered_values(*{**ticks, **each.row}.items())

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, MetaData, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of, is_transient
-from ..dialects.clock import as_utc, utc_now
+from ..databases import database_of, is_transient
+from ..databases.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..model.columns import error_text, first_line, in_ascii
 from ..model.keys import SCHEDULES, beside, mapping_of_queue, plain_queue, queue_name
@@ -116,7 +116,9 @@ class Schedules:
     # -- what the code declares -----------------------------------------
 
     @_names_missing_table
-    def declare(self, session: AnySession, queues: Iterable[Any]) -> Declared:
+    def declare(
+        self, session: AnySession, queues: Iterable[Any], *, database: str | None = None
+    ) -> Declared:
         """Write what ``every()`` declares for the queues to the table, once at the start.
 
         Each JobQueue of the same table and status counts, whichever of them is given.
@@ -124,8 +126,12 @@ class Schedules:
         A newer revision replaces an older one, never the reverse. Schedules that are no longer
         declared are reported, and go on. A declaration that cannot be written is reported and
         logged as an error, and the others are still written.
+
+        Args:
+            database: the name of the session's database, of several; what is declared for others
+                is left out.
         """
-        return declare(session, self.entity, queues)
+        return declare(session, self.entity, queues, database)
 
     @_names_missing_table
     def run_due(
@@ -206,7 +212,7 @@ class Schedules:
         session = session_of(session)
         tick = Cron(cron, timezone).after(self._now(session))
         entity: Any = self.entity  # its constructor is that of the declarative base
-        session.add(entity(next_tick=tick, run_at=tick, **vars(given)))
+        session.add(entity(next_tick=tick, run_at=tick, **given.row))
         session.flush()
 
     @_names_missing_table

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Mapped, declarative_base, mapped_column
 
 from ..errors import ArgumentError
 from ..model.columns import FROM_TEXT, timestamp_type
+from ..model.keys import table_in
 from ..model.mapping import QueueMapping
 from ..model.mixins import JobMixin, ScheduleMixin
 
@@ -70,10 +71,9 @@ def schedule_class(metadata: MetaData, name: str, schema: str | None) -> type[Sc
     Raises:
         ArgumentError: the metadata has a table of this name.
     """
-    schema = schema or metadata.schema
-    if (name if schema is None else f"{schema}.{name}") in metadata.tables:
+    if table_in(metadata, name, schema) is not None:
         raise ArgumentError(f"the metadata has a table {name!r}: give Schedules another name=")
-    body = {"__tablename__": name, "__table_args__": {"schema": schema}}
+    body = {"__tablename__": name, "__table_args__": {"schema": schema or metadata.schema}}
     base: Any = declarative_base(metadata=metadata)
     found: type[Schedule] = type("JobSchedule", (Schedule, base), body)
     return found

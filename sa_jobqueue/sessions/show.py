@@ -40,11 +40,12 @@ def show_expired(
 
 
 def loaded(
-    session: Session, mapping: QueueMapping, identities: Iterable[tuple[Any, ...]]
+    writer: Writer, mapping: QueueMapping, identities: Iterable[tuple[Any, ...]]
 ) -> list[Any]:
     """Return the entities with these primary keys that the session has loaded."""
-    key_of, entity_of = mapping.mapper.identity_key_from_primary_key, session.identity_map.get
-    found = (entity_of(key_of(identity)) for identity in identities)
+    key_of = mapping.mapper.identity_key_from_primary_key
+    entity_of = writer.session.identity_map.get
+    found = (entity_of(key_of(identity, writer.shard)) for identity in identities)
     return [entity for entity in found if entity is not None]
 
 

@@ -25,8 +25,8 @@ from weakref import WeakSet
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from ..dialects import database_of
-from ..dialects.connections import listen_to
+from ..databases import database_of
+from ..databases.connections import listen_to
 
 _INFO = "sa_jobqueue.transaction_end"
 

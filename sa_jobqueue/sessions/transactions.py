@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, Table, update
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of, is_missing_table, is_read_only, is_transient
-from ..dialects.connections import Connecting, driver_errors
+from ..databases import database_of, is_missing_table, is_read_only, is_transient
+from ..databases.connections import Connecting, driver_errors
 from ..errors import MissingTable
 from .writer import note_own_transaction
 

@@ -15,12 +15,12 @@ No verb commits or rolls back. This module adds four things to the caller's sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary, WeakSet
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     Connection,
@@ -35,9 +35,17 @@ from sqlalchemy import (
 from sqlalchemy import inspect as sa_inspect
 from sqlalchemy.engine import CursorResult, Dialect, Result
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
-from sqlalchemy.orm import Mapper, ORMExecuteState, Query, Session, scoped_session
+from sqlalchemy.orm import (
+    InstanceState,
+    Mapper,
+    ORMExecuteState,
+    Query,
+    Session,
+    scoped_session,
+)
 
-from ..dialects import Database, database_of
+from ..databases import Database, database_of
+from ..databases.registry import ByDialect
 from ..errors import ArgumentError
 from ..model.mapping import QueueMapping
 from .transaction_end import undo_on_rollback
@@ -56,9 +64,9 @@ IN_A_SESSION = (
 
 #: A ShardedSession runs one statement on several databases: a limit would count for each.
 IN_A_SHARDED_SESSION = (
-    "a ShardedSession sends a claim and its finish to several databases, each with a limit and a "
-    "fence of its own; use a plain Session of one shard: with Session(engine_of_the_shard) as "
-    "session: .."
+    "a ShardedSession has several databases, and this call does not tell which one it means: give "
+    'claim() options=[set_shard_id("eu")], and a finish the entities of that claim. For all else '
+    "use a plain Session of one shard: with Session(engine_of_the_shard) as session: .."
 )
 
 
@@ -66,8 +74,34 @@ def session_of(session: AnyConnection) -> Session:
     """Return the Session itself, also behind a scoped_session.
 
     Raises:
-        ArgumentError: not a session, or an async session.
+        ArgumentError: not a session, or an async session, or one of several shards.
     """
+    found = any_session_of(session)
+    if is_sharded(found):
+        raise ArgumentError(IN_A_SHARDED_SESSION)
+    return found
+
+
+def is_sharded(session: Session) -> bool:
+    """Tell whether it is a ShardedSession, which this module does not import for those without."""
+    return type(session).get_bind is not Session.get_bind and hasattr(session, "shard_chooser")
+
+
+def shard_of(given: Iterable[Any]) -> Any:
+    """Return the shard that an entity is of, or that SQLAlchemy's set_shard_id() names, or None."""
+    from sqlalchemy.ext.horizontal_shard import set_shard_id
+
+    for each in given:
+        if isinstance(each, set_shard_id):
+            return each.shard_id
+        state = sa_inspect(each, raiseerr=False)
+        if isinstance(state, InstanceState):
+            return state.identity_token
+    return None
+
+
+def any_session_of(session: AnyConnection) -> Session:
+    """Return the Session itself, which may be one of several shards; see :func:`session_of`."""
     if isinstance(session, Session):
         return session
     if isinstance(session, scoped_session):
@@ -77,8 +111,7 @@ def session_of(session: AnyConnection) -> Session:
         raise ArgumentError(IN_A_SESSION)
     raise ArgumentError(
         f"a Session is needed, not {type(session).__name__}. With an AsyncSession await a verb of "
-        "sa_jobqueue.asyncio, or await async_session.run_sync(schedules.pause, name); for "
-        "candidates_from= give its sync_session"
+        "sa_jobqueue.asyncio, or await async_session.run_sync(schedules.pause, name)"
     )
 
 
@@ -92,6 +125,7 @@ class Writer:
     Attributes:
         options: the execution options of the verb's statements.
         hooked: whether do_orm_execute hooks may add criteria to the session's SELECTs.
+        shard: where the connection leads, of the databases of a ShardedSession.
     """
 
     of_session: Session | None
@@ -101,6 +135,7 @@ class Writer:
     mapper: Mapper[Any]
     options: Mapping[str, Any] | None = None
     hooked: bool = False
+    shard: Any = None
 
     @property
     def session(self) -> Session:
@@ -124,26 +159,27 @@ class Writer:
     @property
     def begun_by_verb(self) -> bool:
         """Whether a verb begins the transaction, fit for claims; also under AUTOCOMMIT."""
-        return self.in_autocommit or _begun_by_us(self.connection)
+        return self.in_autocommit or bool(_known_of(self.connection).begun_by_verb)
 
     @cached_property
     def sees_commits(self) -> bool:
         """Whether a plain read shows everything that is committed now, and nothing else."""
         if self.in_autocommit:
             return True
-        transaction = self.connection.get_transaction() or self.connection.begin()
-        if transaction not in _sees_commits:
-            begun = _begun_by_us(self.connection)
-            ours = begun and transaction in _begun_by_library
-            _sees_commits[transaction] = ours or self.database.sees_commits(
+        known = _known_of(self.connection)
+        if known.sees_commits is None:
+            begun = bool(known.begun_by_verb)
+            known.sees_commits = (begun and known.is_own) or self.database.sees_commits(
                 self.connection, begun=begun
             )
-        return _sees_commits[transaction]
+        return known.sees_commits
 
     @property
     def bind(self) -> Engine | Connection:
         """The engine or the connection that the session is bound to for this class."""
-        return self.connection if self.of_session is None else self.session.get_bind(self.mapper)
+        if self.of_session is None:
+            return self.connection
+        return self.of_session.get_bind(self.mapper, **(_route(self.shard) or {}))
 
     def undo_on_savepoint_rollback(self, undo: Callable[[], None]) -> None:
         """Call `undo` if the savepoint that is open now is rolled back.
@@ -197,7 +233,9 @@ class Writer:
         """Run a statement on entities, through the session and its hooks."""
         if self.options:
             options = {**self.options, **options}
-        return self.session.execute(statement, parameters, execution_options=options)
+        return self.session.execute(
+            statement, parameters, execution_options=options, bind_arguments=_route(self.shard)
+        )
 
     def fresh(self, statement: Executable, parameters: Any = None) -> Result[Any]:
         """Run a statement that is built once, on entities; overwrite those loaded before.
@@ -205,14 +243,27 @@ class Writer:
         If the session has loaded none, nothing is overwritten, and a claim of a hundred entities
         saves 8 % of its instructions. Hooks may load some before the statement is run.
         """
-        options = compiled_once(self.connection.dialect)
-        if self.hooked or len(self.session.identity_map):
-            return self.orm(statement, parameters, populate_existing=True, **options)
-        return self.orm(statement, parameters, **options)
+        session = self.of_session or self.session
+        options: dict[str, Any] = {**(self.options or {}), **compiled_once(self.connection.dialect)}
+        if self.hooked or len(session.identity_map):
+            options["populate_existing"] = True
+        return session.execute(
+            statement, parameters, execution_options=options, bind_arguments=_route(self.shard)
+        )
+
+
+def _route(shard: Any) -> dict[str, Any] | None:
+    """Return the bind arguments that lead to a shard."""
+    return None if shard is None else {"shard_id": shard}
 
 
 def writing(
-    session: AnyConnection, mapping: QueueMapping, *, rows: bool = False, reads: bool = False
+    session: AnyConnection,
+    mapping: QueueMapping,
+    *,
+    rows: bool = False,
+    reads: bool = False,
+    shard_by: Iterable[Any] = (),
 ) -> AbstractContextManager[Writer]:
     """Give a verb the connection that this session writes the mapped class with.
 
@@ -222,33 +273,36 @@ def writing(
     Args:
         rows: the verb handles plain rows or fences, so a Connection will do.
         reads: the verb only reads, so the session's hooks learn of no write.
+        shard_by: entities or loader options that tell which database of a ShardedSession it is.
 
     Raises:
-        ArgumentError: not a session; with `rows`, not a Connection either.
+        ArgumentError: not a session; with `rows`, not a Connection either. Or a ShardedSession,
+            and nothing tells the shard.
     """
     if isinstance(session, Connection) and rows:
         return nullcontext(writer_for(session, mapping))
     if not isinstance(session, Session):
-        session = session_of(session)
-    own_routes = type(session).get_bind is not Session.get_bind
-    if own_routes and hasattr(session, "shard_chooser"):
+        session = any_session_of(session)
+    shard, own_routes = None, type(session).get_bind is not Session.get_bind
+    if own_routes and is_sharded(session) and (shard := shard_of(shard_by)) is None:
         raise ArgumentError(IN_A_SHARDED_SESSION)
     if not session._is_clean():  # flush() asks the same, but refuses to run inside of a flush
         session.flush()
     if not reads and (session.dispatch.do_orm_execute or session.dispatch.after_bulk_update):
-        _announce_write(session, mapping)
-    if own_routes:
+        _announce_write(session, mapping, shard)
+    if own_routes and shard is None:
         return _routed_to_writes(session, mapping)
-    return nullcontext(writer_for(session, mapping))
+    return nullcontext(writer_for(session, mapping, shard))
 
 
-def writer_for(session: Session | Connection, mapping: QueueMapping) -> Writer:
-    """Return a writer on a Connection, or on that of a session for a mapped class."""
+def writer_for(session: Session | Connection, mapping: QueueMapping, shard: Any = None) -> Writer:
+    """Return a writer on a Connection, or on that of a session for a mapped class and a shard."""
     if isinstance(session, Connection):
         of_session, connection = None, session
     else:
         of_session = session
-        connection = session.connection(bind_arguments={"mapper": mapping.mapper})
+        mapper = {"mapper": mapping.mapper}
+        connection = session.connection(bind_arguments={**mapper, **(_route(shard) or {})})
     database = database_of(connection)
     in_autocommit = database.in_autocommit(connection)
     if schemas := connection.get_execution_options().get("schema_translate_map"):
@@ -260,8 +314,9 @@ def writer_for(session: Session | Connection, mapping: QueueMapping) -> Writer:
         and not _begin(connection, database)
     ):
         options = database.past_snapshot(connection)
-    hooked = of_session is not None and has_execute_hooks(of_session)
-    return Writer(of_session, connection, database, in_autocommit, mapping.mapper, options, hooked)
+    hooked = of_session is not None and bool(of_session.dispatch.do_orm_execute)
+    known = (of_session, connection, database, in_autocommit, mapping.mapper, options, hooked)
+    return Writer(*known, shard)
 
 
 def _refuse_quotes(schemas: Mapping[Any, str | None]) -> None:
@@ -277,34 +332,43 @@ def _refuse_quotes(schemas: Mapping[Any, str | None]) -> None:
             )
 
 
-# Whether a verb was the first to use a transaction: asked once for each transaction.
-_begun: WeakKeyDictionary[RootTransaction, bool] = WeakKeyDictionary()
+@dataclass
+class _Known:
+    """What is known of a transaction; each is asked once.
 
-#: The library's own transactions: nobody has chosen another isolation level for them.
-_begun_by_library: WeakSet[RootTransaction] = WeakSet()
+    Attributes:
+        begun_by_verb: a verb was the first to use it, and has made it fit for claims.
+        is_own: the library has begun it, so nobody has chosen another isolation level for it.
+        sees_commits: a plain read shows what others commit.
+    """
 
-#: Whether a transaction sees what others commit: asked once for each.
-_sees_commits: WeakKeyDictionary[RootTransaction, bool] = WeakKeyDictionary()
+    begun_by_verb: bool | None = None
+    is_own: bool = False
+    sees_commits: bool | None = None
+
+
+_known: WeakKeyDictionary[RootTransaction, _Known] = WeakKeyDictionary()
+
+
+def _known_of(connection: Connection) -> _Known:
+    """Return what is known of a connection's transaction, which begins if there is none."""
+    transaction = connection.get_transaction() or connection.begin()
+    known = _known.get(transaction)
+    if known is None:
+        known = _known[transaction] = _Known()
+    return known
 
 
 def note_own_transaction(connection: Connection) -> None:
     """Note that the library, and nobody else, has begun this connection's transaction."""
-    transaction = connection.get_transaction()
-    if transaction is not None:
-        _begun_by_library.add(transaction)
+    _known_of(connection).is_own = True
 
 
 def _begin(connection: Connection, database: Database) -> bool:
-    transaction = connection.get_transaction() or connection.begin()
-    begun = _begun.get(transaction)
-    if begun is None:
-        begun = _begun[transaction] = database.begin(connection)
-    return begun
-
-
-def _begun_by_us(connection: Connection) -> bool:
-    transaction = connection.get_transaction()
-    return transaction is not None and _begun.get(transaction, False)
+    known = _known_of(connection)
+    if known.begun_by_verb is None:
+        known.begun_by_verb = database.begin(connection)
+    return known.begun_by_verb
 
 
 @contextmanager
@@ -341,7 +405,7 @@ def has_execute_hooks(session: Session) -> bool:
     return bool(session.dispatch.do_orm_execute)
 
 
-def _announce_write(session: Session, mapping: QueueMapping) -> None:
+def _announce_write(session: Session, mapping: QueueMapping, shard: Any) -> None:
     """Tell the session's hooks that a verb writes to rows of a mapped class.
 
     They see an UPDATE of the class by do_orm_execute and after_bulk_update, with a WHERE that
@@ -350,7 +414,7 @@ def _announce_write(session: Session, mapping: QueueMapping) -> None:
     """
     status = mapping.attributes.get("status")
     query: Query[Any] = Query(mapping.entity, session).filter(false())
-    query = query.execution_options(**{ANNOUNCED: True})
+    query = query.execution_options(**{ANNOUNCED: True, "identity_token": shard})
     values: dict[Any, Any] = {} if status is None else {status: mapping.attribute("status")}
     event.listen(session, "do_orm_execute", _answered)
     try:
@@ -367,6 +431,54 @@ def _answered(state: ORMExecuteState) -> Result[Any] | None:
     if ANNOUNCED not in state.execution_options:
         return None
     return _NoRows(SimpleResultMetaData([]), iter(()))
+
+
+# -- statements that are built, and compiled, once for each owner and database ----
+#
+# The owner is what the statements are built for: a mapped class, a queue or its claim plan.
+# The statements are kept in the owner, under the dialect of the engine. If the application drops
+# a class, a queue or an engine, its statements are freed with it. `lru_cache` would keep all of
+# them alive. A WeakKeyDictionary of owners would, too, because statements refer to their owner.
+
+
+Owner = TypeVar("Owner")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: The most entries for one owner and one dialect; a full cache is emptied.
+MOST = 1_000
+
+_KEPT = "_sa_jobqueue_built"
+
+
+def built_once(
+    build: Callable[Concatenate[Owner, Any, P], R],
+) -> Callable[Concatenate[Owner, Any, P], R]:
+    """Call a function once for each owner, dialect and further arguments.
+
+    Its result may refer to the owner and the database, but neither to the dialect nor to the
+    writer.
+    """
+
+    @wraps(build)
+    def built(owner: Owner, writer: Any, /, *args: P.args, **named: P.kwargs) -> R:
+        key = (build, args, *named.items()) if named else (build, args)
+        dialect = writer.connection.dialect
+        try:
+            found: R = vars(owner)[_KEPT].values[id(dialect)][key]
+        except KeyError:
+            kept = _kept(owner, dialect)
+            if len(kept) >= MOST:
+                kept.clear()
+            found = kept.setdefault(key, build(owner, writer, *args, **named))
+        return found
+
+    return built
+
+
+def _kept(owner: Any, dialect: Dialect) -> dict[Any, Any]:
+    by_dialect: ByDialect[dict[Any, Any]] = vars(owner).setdefault(_KEPT, ByDialect())
+    return by_dialect.setdefault(dialect, {})
 
 
 # Find compiled statements by the statement itself instead of by all of its parts.

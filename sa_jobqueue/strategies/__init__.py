@@ -5,31 +5,27 @@ To add a strategy, subclass :class:`Strategy`, and add it to the list of STRATEG
 
 from __future__ import annotations
 
-from ..dialects import Database
+from ..databases import Database
 from ..errors import ArgumentError, UnsupportedDatabase
 from .advisory import Advisory
 from .candidates import Candidates
 from .compare_and_set import CompareAndSet
 from .held import Held
-from .key_limits import WAIT, key_limits
-from .per_key import PerKey
 from .skip_locked import SkipLocked
-from .spec import ClaimSpec, Request, Taken
+from .spec import ClaimSpec, Request, Taken, key_limit
 from .strategy import Strategy
-from .strict_order import InOrder, StrictOrder
 from .update_then_select import UpdateThenSelect
 
 __all__ = [
     "AUTO",
     "STRATEGIES",
-    "WAIT",
     "ClaimSpec",
     "Request",
     "Strategy",
     "Taken",
     "check_name",
     "choose",
-    "key_limits",
+    "key_limit",
     "needs_no_mixin",
 ]
 
@@ -42,8 +38,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
-def check_name(name: str, *, strict: bool = False, limited: bool = False) -> None:
-    """Refuse an unknown name, and any name beside a strict order or limits of keys.
+def check_name(name: str, spec: ClaimSpec | None = None) -> None:
+    """Refuse an unknown name, and options of a queue that do not go together.
 
     Raises:
         ArgumentError: names the strategies, or what to leave out.
@@ -52,13 +48,20 @@ def check_name(name: str, *, strict: bool = False, limited: bool = False) -> Non
         raise ArgumentError(
             f"there is no strategy {name!r}; use {AUTO!r} or one of {', '.join(STRATEGIES)}"
         )
-    if strict and name != AUTO:
+    if spec is None:
+        return
+    ways = {
+        f"strategy={name!r}": name != AUTO,
+        "strict_order=True": spec.strict,
+        "serial_by= and limit_by=": spec.key_limit is not None,
+        "rate=": spec.rate is not None,
+        "fair_by=": bool(spec.fair_by),
+    }
+    given = [option for option, is_given in ways.items() if is_given]
+    if len(given) > 1:
         raise ArgumentError(
-            f"strategy {name!r} keeps no strict order: with strict_order=True leave strategy= out"
+            f"leave {given[-2]} out: {given[-1]} has a way to claim of its own, and takes no other"
         )
-    if limited and (name != AUTO or strict):
-        refused = "strict_order=True" if strict else f"strategy={name!r}"
-        raise ArgumentError(f"serial_by= and limit_by= claim in their own way: leave {refused} out")
 
 
 def needs_no_mixin(name: str) -> bool:
@@ -73,33 +76,41 @@ def choose(
     database: Database,
     *,
     hooked: bool = False,
-    drawn: bool = False,
     indexed: bool = True,
 ) -> Strategy:
     """Make the strategy of this name, or for ``"auto"`` the strategy that fits.
 
     Args:
         hooked: do_orm_execute hooks may add criteria.
-        drawn: candidates are read from another session.
         indexed: the table has the indexes that the model declares.
 
     Raises:
         UnsupportedDatabase: the database cannot run it.
     """
-    if spec.limits:
+    if spec.rate is not None:
+        from .rates import Rated
+
+        return Rated(spec, database, indexed=indexed)
+    if spec.fair_by:
+        from .fair import Fair
+
+        return Fair(spec, database, indexed=indexed)
+    if spec.key_limit is not None:
+        from .per_key import PerKey
+
         return PerKey(spec, database, indexed=indexed)
     if spec.strict:
+        from .strict_order import InOrder, StrictOrder
+
         kind = InOrder if database.skip_locked else _fitting(spec, database)
         return StrictOrder(kind(spec, database, indexed=indexed))
     if name == AUTO:
-        fitting = _fitting(spec, database, hooked=hooked, drawn=drawn)
+        fitting = _fitting(spec, database, hooked=hooked)
         return fitting(spec, database, indexed=indexed)
     return STRATEGIES[name](spec, database, indexed=indexed)
 
 
-def _fitting(
-    spec: ClaimSpec, database: Database, *, hooked: bool = False, drawn: bool = False
-) -> type[Strategy]:
+def _fitting(spec: ClaimSpec, database: Database, *, hooked: bool = False) -> type[Strategy]:
     """Return the strategy that fits; never held or advisory.
 
     Raises:
@@ -107,8 +118,7 @@ def _fitting(
     """
     if database.skip_locked:
         stray = hooked or spec.partitioned or not spec.served
-        unserved = database.locks_what_it_scans and stray
-        return Candidates if drawn or unserved else SkipLocked
+        return Candidates if database.locks_what_it_scans and stray else SkipLocked
     if database.one_writer and database.update_returning:
         return CompareAndSet
     if database.ordered_update:

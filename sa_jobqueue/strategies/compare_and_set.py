@@ -11,23 +11,18 @@ from typing import Any
 from sqlalchemy import Executable, select, tuple_, update
 from sqlalchemy.orm.attributes import instance_dict
 
-from ..dialects import Database
+from ..databases import Database
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .place import Place, Start
-from .rows import loading_options, row_columns
-from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy, kept
+from .place import Placed, Start
+from .spec import Request, Taken
+from .strategy import kept, loading_options, row_columns
 
 
-class CompareAndSet(Strategy):
+class CompareAndSet(Placed):
     """Pick and mark in one statement; nobody else writes meanwhile."""
 
     name = "compare_and_set"
-
-    def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
-        super().__init__(spec, database, indexed=indexed)
-        self._place = Place(spec)
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -35,13 +30,21 @@ class CompareAndSet(Strategy):
             return None
         return "others write at the same time, and an unlocked sub-select may pick their rows"
 
-    def take(self, writer: Writer, request: Request) -> Taken:
+    def take_from(self, writer: Writer, request: Request, start: Start) -> Taken:
         if writer.hooked or not self._sorts_itself:
-            return self.lock_and_mark(writer, request)
-        return self._place.take(writer, request, self._take)
+            return self.lock_and_mark(writer, request, start)
+        statement = self.claim_next(request.rows, bool(start))
+
+        def claim(**parameters: Any) -> Sequence[Any]:
+            parameters[OWNER] = request.owner
+            return self._sorted(request.rows, self.read(writer, request, statement, parameters))
+
+        with writer.atomically() if self.spec.levels else nullcontext():
+            jobs = self.ready.collect(writer, request.limit, claim, start)
+        return Taken(jobs, self.dates(request, jobs))
 
     def statements(self, *, from_head: bool = False) -> list[Executable]:
-        levels = self.ready.levels.statements()
+        levels = self.ready.level_statements
         if self._sorts_itself:
             return [*levels, self.claim_next()]
         return [*levels, self.lock_next(), self.mark_by_keys()]
@@ -55,24 +58,8 @@ class CompareAndSet(Strategy):
         """
         return self.spec.own_order and self.mapping.plain and self.mapping.sorts_in_python
 
-    def _take(self, writer: Writer, request: Request, start: Start) -> Taken:
-        statement = self.claim_next(request.rows, bool(start))
-        run = writer.built if request.rows else writer.fresh
-
-        def claim(**parameters: Any) -> Sequence[Any]:
-            parameters[OWNER] = request.owner
-            return self._sorted(request.rows, run(statement, parameters).all())
-
-        if start:
-            jobs = claim(sa_jobqueue_limit=request.limit, **start)
-        else:
-            with writer.atomically() if self.spec.levels else nullcontext():
-                jobs = self.ready.levels.collect(writer, request.limit, claim)
-        return Taken(jobs, self.dates(request, jobs))
-
-    def _sorted(self, rows: bool, claimed: Sequence[Any]) -> Sequence[Any]:
+    def _sorted(self, rows: bool, jobs: Sequence[Any]) -> Sequence[Any]:
         """Sort what RETURNING answers in no order, by the mixins' own order."""
-        jobs = claimed if rows else [entity for (entity,) in claimed]
         if len(jobs) < 2:
             return jobs
         if rows:

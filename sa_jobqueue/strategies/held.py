@@ -14,16 +14,15 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Executable, select
 from sqlalchemy.exc import DBAPIError
 
-from ..dialects import is_lock_timeout, locks_are_assumed
+from ..databases import is_lock_timeout, locks_are_assumed
 from ..errors import NotClaimed, UnsupportedDatabase
 from ..fence.token import Hold, Identity, LetGo
 from ..model.keys import by_key, key_values, keys_of
-from ..model.mapping import QueueMapping
 from ..sessions.transactions import connected_outside_pool
 from ..sessions.writer import Writer
 from .ready_rows import ReadyRows
 from .spec import Request, Taken
-from .strategy import Strategy
+from .strategy import Strategy, check_transaction
 
 log = logging.getLogger("sa_jobqueue.claim")
 
@@ -36,14 +35,8 @@ class Held(Strategy):
     any_class: ClassVar[bool] = True
 
     def take(self, writer: Writer, request: Request) -> Taken:
-        if writer.in_autocommit:
-            raise UnsupportedDatabase(
-                "strategy 'held' needs a transaction that keeps its row locks, and an AUTOCOMMIT "
-                "connection has no transaction. Use strategy='auto', or a session without "
-                "AUTOCOMMIT"
-            )
-        locked = self.lock_ready(writer, request)
-        jobs = locked if request.rows else [entity for (entity,) in locked]
+        check_transaction(writer, "strategy 'held' keeps row locks until the transaction ends")
+        jobs = [job for job, _ in self.lock_ready(writer, request)]
         if jobs and self.mapping.table not in self.database.proved_tables:
             identities = keys_of(self.mapping, jobs[:1], rows=request.rows)
             prove_locks(writer, self.ready, identities[0])
@@ -55,7 +48,7 @@ class Held(Strategy):
         return Taken(jobs, hold=hold)
 
     def statements(self, *, from_head: bool = False) -> list[Executable]:
-        return [*self.ready.levels.statements(), self.lock_next(first=not from_head)]
+        return [*self.ready.level_statements, self.lock_next(first=not from_head)]
 
 
 class RowLocks(Hold):
@@ -69,9 +62,7 @@ class RowLocks(Hold):
         """Forget the row locks: the savepoint that they were taken in was rolled back."""
         self._transaction = None
 
-    def still_held(
-        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Identity]
-    ) -> list[Identity]:
+    def still_held(self, connection: Connection, identities: Sequence[Identity]) -> list[Identity]:
         """Return all of the rows, in the transaction that locked them."""
         if self._transaction is None or connection.get_transaction() is not self._transaction:
             raise NotClaimed(
@@ -81,9 +72,7 @@ class RowLocks(Hold):
             )
         return list(identities)
 
-    def let_go(
-        self, connection: Connection, mapping: QueueMapping, identities: Sequence[Any], when: LetGo
-    ) -> None:
+    def let_go(self, connection: Connection, identities: Sequence[Identity], when: LetGo) -> None:
         """Do nothing: the end of the transaction unlocks the rows."""
 
 

@@ -19,7 +19,8 @@ such as late commits, retries, releases or better priorities, are found
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any, TypeAlias
@@ -27,9 +28,11 @@ from weakref import ref
 
 from sqlalchemy.orm.attributes import instance_dict
 
+from ..databases import Database
 from ..sessions.writer import Writer
 from .ready_rows import FROM
 from .spec import ClaimSpec, Request, Taken
+from .strategy import Strategy
 
 #: The shortest and the longest pause between two whole walks, in seconds.
 PAUSE = (1.0, 10.0)
@@ -39,21 +42,18 @@ REST = 20
 
 Start: TypeAlias = Mapping[str, Any]
 
-#: Takes jobs from a start: the parameters of a place, or none for the head of the queue.
-Take: TypeAlias = Callable[[Writer, Request, Start], Taken]
 
+class Placed(Strategy):
+    """A strategy whose claims begin at the place of its queue on one engine."""
 
-class Place:
-    """The place of one queue on one engine."""
-
-    def __init__(self, spec: ClaimSpec) -> None:
-        self._mapping = spec.mapping
+    def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
+        super().__init__(spec, database, indexed=indexed)
         # Only the claim index leads to a place.
-        served = spec.own_order and spec.served and spec.ready in spec.mapping.ready
-        plain = spec.placed and not spec.strict and not spec.limits
-        self._leads = plain and served and spec.mapping.sorts_in_python
+        served = spec.own_order and spec.served and spec.ready in self.mapping.ready
+        plain = spec.placed and not spec.strict
+        self._leads = plain and served and self.mapping.sorts_in_python
         number = count()
-        roles = [*spec.mapping.order_roles, *("" for _ in spec.mapping.keys)]
+        roles = [*self.mapping.order_roles, *("" for _ in self.mapping.keys)]
         self._names = [
             f"sa_jobqueue_{role}" if role in spec.levels else f"{FROM}{next(number)}"
             for role in roles
@@ -61,53 +61,55 @@ class Place:
         self._start: Start = {}
         self._transaction: ref[Any] | None = None  # the one that the start is from
         self._walked_at = self._took = 0.0
-        self._head = spec.mapping.head
-        self._changes, self._notices = self._head.changes, self._head.notices
+        self._changes, self._notices = self.mapping.head.changes, self.mapping.head.notices
 
-    def take(self, writer: Writer, request: Request, take: Take, *, alone: bool = False) -> Taken:
-        """Take jobs from the place, or from the head of the queue if a whole walk is due.
+    @abstractmethod
+    def take_from(self, writer: Writer, request: Request, start: Start) -> Taken:
+        """Claim from a start: the parameters of a place, or none for the head of the queue."""
 
-        Args:
-            alone: by one call of `take`; if it found too few jobs, :meth:`add_rest` is to follow.
-        """
+    def take(self, writer: Writer, request: Request) -> Taken:
+        """Take jobs from the place, or from the head of the queue if a whole walk is due."""
         if (
             not self._leads
             or writer.hooked  # each session would have its own place; so would each schema
             or writer.connection.get_execution_options().get("schema_translate_map")
         ):
-            return take(writer, request, {})
-        began, changes, notices = time.monotonic(), self._head.changes, self._head.notices
+            return self.take_from(writer, request, {})
+        head, began = self.mapping.head, time.monotonic()
+        changes, notices = head.changes, head.notices
         shortest = PAUSE[0] if notices == self._notices else 0.0
         pause = min(max(self._took * REST, shortest), PAUSE[1])
         is_due = changes != self._changes or began >= self._walked_at + pause
         start = {} if is_due else self._start
-        taken = take(writer, request, start)
+        taken = self.take_from(writer, request, start)
         if not start:
             self._walked_at = time.monotonic()
             self._took = self._walked_at - began
             self._changes, self._notices = changes, notices
         if len(taken.jobs) < request.limit:
             self._start = {}
-            taken = replace(taken, from_place=True) if start else taken
-            return taken if alone else self.add_rest(writer, request, taken, take)
+            taken.from_place = bool(start)
+            return taken if request.finish else self.add_rest(writer, request, taken)
         transaction = writer.connection.get_transaction()
         if not self._start or self._transaction is None or self._transaction() is not transaction:
-            self._start = self._before(taken.jobs[0], rows=request.rows)
+            # It begins where this claim has found its first job.
+            job, values = taken.jobs[0], taken.first
+            if values is None and request.rows:
+                values = [job[ordinal] for ordinal in self.mapping.order_ordinals]
+            elif values is None:
+                values = list(map(instance_dict(job).get, self.mapping.order_attributes))
+            self._start = {} if None in values else dict(zip(self._names, values, strict=True))
             self._transaction = None if transaction is None else ref(transaction)
         return taken
 
-    @staticmethod
-    def add_rest(writer: Writer, request: Request, taken: Taken, take: Take) -> Taken:
+    def add_rest(self, writer: Writer, request: Request, taken: Taken) -> Taken:
         """Add what stands before the place to a claim that began there and found too few jobs."""
         if not taken.from_place:
             return taken
-        rest = take(writer, replace(request, limit=request.limit - len(taken.jobs)), {})
-        return Taken([*rest.jobs, *taken.jobs], [*rest.dates, *taken.dates])
-
-    def _before(self, job: Any, *, rows: bool) -> Start:
-        """Return the start of a claim that finds this job first."""
-        if rows:
-            values = list(map(job.__getitem__, self._mapping.order_ordinals))
-        else:
-            values = list(map(instance_dict(job).get, self._mapping.order_attributes))
-        return {} if None in values else dict(zip(self._names, values, strict=True))
+        limit = request.limit - len(taken.jobs)
+        rest = self.take_from(writer, replace(request, limit=limit, finish=None), {})
+        rest.jobs, rest.dates = [*rest.jobs, *taken.jobs], [*rest.dates, *taken.dates]
+        if rest.candidates is not None:
+            rest.candidates += taken.candidates or 0
+            rest.lost = (rest.lost or 0) + (taken.lost or 0)
+        return rest

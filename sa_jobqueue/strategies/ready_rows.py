@@ -7,7 +7,7 @@ index, takes its due jobs, and goes on to the next level while it wants more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,8 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.visitors import replacement_traverse
 
-from ..dialects import Database
-from ..dialects.clock import utc_now
+from ..databases import Database
+from ..databases.clock import utc_now
 from ..model.indexes import claim_index
 from ..model.keys import key_is_in, not_before
 from ..model.status import status_again, status_is, word_literal
@@ -47,7 +47,6 @@ class ReadyRows:
         self.spec = spec
         self.mapping = spec.mapping
         self.database = database
-        self.levels = Levels(spec, database)
 
     # -- criteria -------------------------------------------------------
 
@@ -99,11 +98,11 @@ class ReadyRows:
         if not self.mapping.is_queue:
             return self._select_any(*columns)
         statement: Any = select(*columns).where(self.found_by, *(self.due if due else ()))
-        statement = statement.where(*self._where(plain=plain), *self.levels.criteria)
+        statement = statement.where(*self._where(plain=plain), *self.of_level)
         if plain:
             statement = statement.where(*self._status_again())
         if from_place:
-            statement = statement.where(not_before(self.levels.order, FROM, self.database))
+            statement = statement.where(not_before(self.order, FROM, self.database))
         return statement.order_by(*self.walked).limit(LIMIT)
 
     def _select_any(self, *columns: Any) -> Any:
@@ -132,14 +131,14 @@ class ReadyRows:
     def walked(self) -> tuple[Any, ...]:
         """The claim order within a level, as the claim index has it."""
         if not self._status_leads:
-            return self.levels.order
-        return (self.mapping.attribute("status"), *self.levels.order)
+            return self.order
+        return (self.mapping.attribute("status"), *self.order)
 
     @cached_property
     def _status_leads(self) -> bool:
         mapping = self.mapping
         served = mapping.is_queue and self.spec.ready in mapping.ready and not self.spec.order_by
-        by_key = len(self.levels.order) == len(mapping.keys)
+        by_key = len(self.order) == len(mapping.keys)
         indexed = served and by_key and claim_index(mapping) is not None
         return self.database.strays_to_key and indexed
 
@@ -190,7 +189,7 @@ class ReadyRows:
         if column is None or not all(isinstance(each.right, BindParameter) for each in fixed):
             return []
         waiting = self.mapping.table.alias("sa_jobqueue_waiting")
-        same = [self.has_status, *fixed, *self.levels.criteria]
+        same = [self.has_status, *fixed, *self.of_level]
         first = select(func.min(adapted(column, waiting)))
         first = first.where(*(adapted(criterion, waiting) for criterion in same))
         return [column >= first.scalar_subquery()]
@@ -251,57 +250,10 @@ class ReadyRows:
         index = claim_index(self.mapping)
         return None if index is None else self.database.index_hint(index)
 
-
-class Levels:
-    """The levels of a queue on one database; without any, a claim is one step."""
-
-    def __init__(self, spec: ClaimSpec, database: Database) -> None:
-        self.spec = spec
-        self.mapping = spec.mapping
-        self.database = database
-
-    def statements(self) -> list[Executable]:
-        """List what a claim executes to find its first level."""
-        return [self.first] if self.spec.levels else []
-
-    # -- walking --------------------------------------------------------
-
-    def collect(self, writer: Writer, limit: int, take: Callable[..., Sequence[Any]]) -> list[Any]:
-        """Call `take` for each level that has ready rows, until there are `limit` rows.
-
-        `take` gets the parameters ``sa_jobqueue_limit``, ``sa_jobqueue_round`` and
-        ``sa_jobqueue_priority``, as far as its statement has them.
-        """
-        if not self.spec.levels:
-            return list(take(sa_jobqueue_limit=limit))
-        writer.lock_writes(self.mapping.table)
-        taken: list[Any] = []
-        for level in self.each(writer):
-            taken += take(sa_jobqueue_limit=limit - len(taken), **level)
-            if len(taken) >= limit:
-                break
-        return taken
-
-    def each(self, writer: Writer) -> Iterator[dict[str, Any]]:
-        """Look up one level after the other, as parameters, in the order of the roles.
-
-        A queue that has no levels has one without parameters.
-        """
-        roles = self.spec.levels
-        if not roles:
-            yield {}
-            return
-        found = writer.core(self.first).first()
-        while found is not None:
-            yield {f"sa_jobqueue_{role}": value for role, value in zip(roles, found, strict=True)}
-            after = {_after(role): value for role, value in zip(roles, found, strict=True)}
-            looks = (writer.core(statement, after).first() for statement in self.next)
-            found = next((level for level in looks if level is not None), None)
-
-    # -- the rows of one level ------------------------------------------
+    # -- levels ---------------------------------------------------------
 
     @cached_property
-    def criteria(self) -> list[ColumnElement[bool]]:
+    def of_level(self) -> list[ColumnElement[bool]]:
         """The criteria that a row is of the level that is claimed now."""
         return [
             self.mapping.attribute(role)
@@ -319,37 +271,80 @@ class Levels:
             if all(element is not attribute for attribute in fixed)
         )
 
-    # -- finding levels -------------------------------------------------
+    def collect(
+        self,
+        writer: Writer,
+        limit: int,
+        take: Callable[..., Sequence[Any]],
+        start: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call `take` for each level that has ready rows, until there are `limit` rows.
+
+        `take` gets the parameters ``sa_jobqueue_limit``, ``sa_jobqueue_round`` and
+        ``sa_jobqueue_priority``, as far as its statement has them.
+
+        Args:
+            start: the parameters of a place to begin at, in one level: no other level is visited.
+        """
+        if start or not self.spec.levels:
+            return list(take(sa_jobqueue_limit=limit, **(start or {})))
+        writer.lock_writes(self.mapping.table)
+        taken: list[Any] = []
+        for level in self.each_level(writer):
+            taken += take(sa_jobqueue_limit=limit - len(taken), **level)
+            if len(taken) >= limit:
+                break
+        return taken
+
+    def each_level(self, writer: Writer) -> Iterator[dict[str, Any]]:
+        """Look up one level after the other, as parameters, in the order of the roles.
+
+        A queue that has no levels has one without parameters.
+        """
+        roles = self.spec.levels
+        if not roles:
+            yield {}
+            return
+        found = writer.core(self.first_level).first()
+        while found is not None:
+            yield {f"sa_jobqueue_{role}": value for role, value in zip(roles, found, strict=True)}
+            after = {_after(role): value for role, value in zip(roles, found, strict=True)}
+            looks = (writer.core(statement, after).first() for statement in self._next_level)
+            found = next((level for level in looks if level is not None), None)
+
+    @property
+    def level_statements(self) -> list[Executable]:
+        """What a claim executes to find its first level."""
+        return [self.first_level] if self.spec.levels else []
 
     @cached_property
-    def first(self) -> Any:
+    def first_level(self) -> Any:
         """Select the first level that has ready rows, due or not."""
-        return self.first_in(self.mapping.table)
+        return self.first_level_in(self.mapping.table)
 
     @cached_property
-    def next(self) -> list[Any]:
+    def _next_level(self) -> list[Any]:
         """Select the first level behind another: the first statement that finds a row has it."""
         table = self.mapping.table
         after = [bindparam(_after(role), type_=Integer) for role in self.spec.levels]
-        return [self.first_in(table).where(*criteria) for criteria in self.behind(table, after)]
+        first = self.first_level_in(table)
+        return [first.where(*criteria) for criteria in self.behind_level(table, after)]
 
-    def first_in(self, table: FromClause) -> Any:
+    def first_level_in(self, table: FromClause) -> Any:
         """Select the first level in the table, or in an alias of it, that has ready rows."""
-        columns, status = self._columns(table), self._of(table, "status")
-        leading = [
-            adapted(criterion, table) for criterion in (*self.spec.equalities, *self.spec.of_round)
-        ]
-        is_ready = status_is(status, self.spec.ready)
-        first: Any = select(*columns)
-        return first.where(*leading, is_ready).order_by(*columns).limit(1)
+        columns = self._level_in(table)
+        leading = (*self.spec.equalities, *self.spec.of_round)
+        is_ready = status_is(self._in(table, "status"), self.spec.ready)
+        first: Any = select(*columns).where(*(adapted(each, table) for each in leading), is_ready)
+        return first.order_by(*columns).limit(1)
 
-    def behind(self, table: FromClause, after: Sequence[Any]) -> list[list[ColumnElement[bool]]]:
+    def behind_level(self, table: FromClause, after: Sequence[Any]) -> list[list[Any]]:
         """Compare the table's levels with another level, so that the claim index serves.
 
         Returns:
             Lists of criteria, each for a statement of its own, to be tried in turn.
         """
-        own, status = self._columns(table), self._of(table, "status")
+        own, status = self._level_in(table), self._in(table, "status")
         if not self.database.forgets_implied:
             # Only PostgreSQL's index is bounded by a comparison of rows. Elsewhere ask for
             # the next priority of the same round first, then for the next round.
@@ -361,18 +356,18 @@ class Levels:
                 for n in reversed(range(len(own)))
             ]
         # PostgreSQL forgets the status that a partial index implies: the docstring of
-        # ReadyRows._status_again has the story. With the status in the comparison of rows
-        # the planner uses the index even before the first ANALYZE. Where other columns
-        # lead the index, such rows are not its beginning, and a LIKE names the status.
+        # _status_again has the story. With the status in the comparison of rows the planner uses
+        # the index even before the first ANALYZE. Where other columns lead the index, such rows
+        # are not its beginning, and a LIKE names the status.
         if self.mapping.equality or self.spec.of_round:
             behind = own[0] > after[0] if len(own) == 1 else tuple_(*own) > tuple_(*after)
             return [[behind, status_again(status, self.spec.ready)]]
         return [[tuple_(status, *own) > tuple_(word_literal(self.spec.ready), *after)]]
 
-    def _columns(self, table: FromClause) -> list[Any]:
-        return [self._of(table, role) for role in self.spec.levels]
+    def _level_in(self, table: FromClause) -> list[Any]:
+        return [self._in(table, role) for role in self.spec.levels]
 
-    def _of(self, table: FromClause, role: str) -> Any:
+    def _in(self, table: FromClause, role: str) -> Any:
         return table.c[self.mapping.column(role).key]
 
 

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import ColumnElement, Executable, Select, func, select, true, update
 
-from ..dialects import Database
-from ..fence.carried import CarriedFinish, CarriedJobs
+from ..fence.carried import CarriedFinish
 from ..model.keys import repeated_key
 from ..model.transitions import OWNER
 from ..sessions.writer import Writer
-from .place import Place, Start
+from .place import Placed, Start
 from .ready_rows import LIMIT, adapted
-from .rows import loading_options, row_columns
-from .spec import ClaimSpec, Request, Taken
-from .strategy import Strategy, kept
+from .spec import Request, Taken
+from .strategy import kept, loading_options, row_columns
 
 
-class SkipLocked(Strategy):
+class SkipLocked(Placed):
     """One statement where a locking sub-select can be fenced, else two."""
 
     name = "skip_locked"
 
-    def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
-        super().__init__(spec, database, indexed=indexed)
-        self._place = Place(spec)
-
-    def take(self, writer: Writer, request: Request) -> Taken:
-        take = self._take_in_one if self.in_one and not writer.hooked else self.lock_and_mark
-        return self._place.take(writer, request, take)
+    def take_from(self, writer: Writer, request: Request, start: Start) -> Taken:
+        if writer.hooked or not self.in_one:
+            return self.lock_and_mark(writer, request, start)
+        parameters = {"sa_jobqueue_limit": request.limit, OWNER: request.owner, **start}
+        finish = None
+        if request.finish is not None:
+            finish = request.finish.finish
+            parameters.update(request.finish.parameters)
+        statement = self.claim_next(request.rows, bool(start), finish)
+        jobs = self.read(writer, request, statement, parameters)
+        if len(jobs) > request.limit:
+            raise repeated_key(self.mapping)
+        # One statement has marked them all, at one time.
+        return Taken(jobs, self.dates(request, jobs[:1]) * len(jobs))
 
     @cached_property
     def in_one(self) -> bool:
@@ -51,9 +55,7 @@ class SkipLocked(Strategy):
         if self.in_one:
             return [self.claim_next()]
         lock = self.lock_next(first=not from_head)
-        return [*self.ready.levels.statements(), lock, self.mark_by_keys()]
-
-    # -- with a finish --------------------------------------------------
+        return [*self.ready.level_statements, lock, self.mark_by_keys()]
 
     @cached_property
     def carries_finishes(self) -> bool:  # type: ignore[override]  # an attribute elsewhere
@@ -63,32 +65,7 @@ class SkipLocked(Strategy):
         """
         return self.in_one and self.spec.looks_at_own_row
 
-    def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
-        take = partial(self._take_in_one, finish=finish)
-        return self._place.take(writer, request, take, alone=True)
-
-    def take_rest(self, writer: Writer, request: Request, taken: Taken) -> Taken:
-        return self._place.add_rest(writer, request, taken, self._take_in_one)
-
     # -- in one statement -----------------------------------------------
-
-    def _take_in_one(
-        self, writer: Writer, request: Request, start: Start, finish: CarriedJobs | None = None
-    ) -> Taken:
-        parameters = {"sa_jobqueue_limit": request.limit, OWNER: request.owner, **start}
-        if finish is None:
-            statement = self.claim_next(request.rows, bool(start))
-        else:
-            statement = self.claim_next(request.rows, bool(start), finish.finish)
-            parameters.update(finish.parameters)
-        if request.rows:
-            jobs: Sequence[Any] = writer.built(statement, parameters).all()
-        else:
-            jobs = writer.fresh(statement, parameters).scalars().all()
-        if len(jobs) > request.limit:
-            raise repeated_key(self.mapping)
-        # One statement has marked them all, at one time.
-        return Taken(jobs, self.dates(request, jobs[:1]) * len(jobs))
 
     # The hardest query: one UPDATE that locks, marks and returns up to n rows.
     #
@@ -159,13 +136,13 @@ class SkipLocked(Strategy):
 
     def _levels_with_rows(self, role: str) -> Any:
         """Select the priorities, or rounds, that have ready rows: the loose scan."""
-        levels = self.ready.levels
+        ready = self.ready
         waiting = self.mapping.table.alias("sa_jobqueue_waiting")
-        first = levels.first_in(waiting).scalar_subquery()
+        first = ready.first_level_in(waiting).scalar_subquery()
         name = "sa_jobqueue_priorities" if role == "priority" else "sa_jobqueue_rounds"
         found = select(first.label(role)).cte(name, recursive=True)
-        (behind,) = levels.behind(waiting, [found.c[role]])
-        following = levels.first_in(waiting).where(*behind)
+        (behind,) = ready.behind_level(waiting, [found.c[role]])
+        following = ready.first_level_in(waiting).where(*behind)
         return found.union_all(
             select(following.scalar_subquery()).where(found.c[role].is_not(None))
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     BinaryExpression,
@@ -18,21 +18,118 @@ from sqlalchemy import (
     True_,
     UnaryExpression,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.elements import ClauseList, ExpressionClauseList, Grouping
 from sqlalchemy.sql.operators import and_ as and_operator
 from sqlalchemy.sql.operators import eq
 from sqlalchemy.sql.visitors import iterate
 
+from ..errors import ArgumentError
 from ..fence.token import Hold
 from ..model.mapping import QueueMapping
-from .key_limits import WAIT, KeyLimit
+
+if TYPE_CHECKING:
+    from ..fence.carried import CarriedJobs
+    from ..rates import Rate
 
 #: What criteria consist of that read no other row; a SELECT, a function or a text may do so.
 _OF_ROW = (
     *(Column, BindParameter, BinaryExpression, UnaryExpression, ExpressionClauseList),
     *(ClauseList, Grouping, Null, True_, False_),
 )
+
+
+@dataclass(frozen=True, eq=False)
+class KeyLimit:
+    """How many jobs of a serial key may be claimed at a time.
+
+    Attributes:
+        columns: the attributes whose values are the serial key.
+        most: the number.
+        serial: the jobs of a key are claimed in their order, one by one.
+    """
+
+    columns: tuple[InstrumentedAttribute[Any], ...]
+    most: int
+    serial: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.key for column in self.columns)
+
+    def __str__(self) -> str:
+        return self.names[0] if len(self.names) == 1 else f"({', '.join(self.names)})"
+
+    @property
+    def argument(self) -> str:
+        """The argument that makes it, as text."""
+        return f"serial_by={self}" if self.serial else f"limit_by={{{self}: {self.most}}}"
+
+
+# -- the limit of a serial key: how serial_by= and limit_by= are read ----------------
+#
+#     JobQueue(Email, serial_by=Email.account_id)                  # one job at a time, in order
+#     JobQueue(Email, limit_by={Email.account_id: 3})              # at most three at a time
+#
+# A serial key is the value of a column, or of several columns given as a tuple. A job
+# with NULL in one of them has no serial key, and no limit.
+
+
+def key_limit(
+    mapping: QueueMapping, serial_by: Any, limit_by: Mapping[Any, int] | None
+) -> KeyLimit | None:
+    """Read the arguments of a queue; None: it has no limit.
+
+    Raises:
+        ArgumentError: an argument is wrong, or both are given.
+    """
+    if limit_by is None:
+        if serial_by is None:
+            return None
+        return KeyLimit(key_columns(mapping, "serial_by", serial_by), 1, serial=True)
+    if serial_by is not None:
+        raise ArgumentError("leave limit_by= out: serial_by= is a limit of 1, and takes no other")
+    if not isinstance(limit_by, Mapping) or len(limit_by) != 1:
+        raise ArgumentError(
+            f"limit_by= takes a dict of one key, as in {{{mapping}.account_id: 3}}, not "
+            f"{limit_by!r}; several columns make one key as a tuple"
+        )
+    ((key, most),) = limit_by.items()
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise ArgumentError(f"a limit of limit_by= is a number, at least 1: {most!r}")
+    return KeyLimit(key_columns(mapping, "limit_by", key), most)
+
+
+def key_columns(
+    mapping: QueueMapping, option: str, key: Any
+) -> tuple[InstrumentedAttribute[Any], ...]:
+    """Read an attribute, or a tuple of attributes, that an option names.
+
+    Raises:
+        ArgumentError: it is no attribute of the table that has the status.
+    """
+    given = key if isinstance(key, tuple) else (key,)
+    if not given:
+        raise ArgumentError(f"{option}= names no column of {mapping}")
+    mappers: list[Any] = list(mapping.mapper.iterate_to_root())
+    found = []
+    for each in given:
+        known = isinstance(each, InstrumentedAttribute) and each.parent in mappers
+        column = mapping.mapper.columns.get(each.key) if known else None
+        if column is None:
+            raise ArgumentError(
+                f"{option}= takes attributes of {mapping}, as in {mapping}.account_id, "
+                f"or a tuple of them, not {each!r}"
+            )
+        if getattr(column, "table", None) is not mapping.table:
+            name = mapping.table.description
+            raise ArgumentError(
+                f"{option}= needs columns of {name!r}, the table that holds the status, and "
+                f"{mapping}.{each.key} is in another table: keep the key in {name!r} too"
+            )
+        found.append(getattr(mapping.entity, each.key))
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +142,11 @@ class ClaimSpec:
         ready: the status that a claimable job has.
         during: the status that a claim writes.
         strict: one claimer at a time, in exact order.
-        limits: how many jobs of a serial key may be claimed at a time.
-        on_retry: whether a job in its retry delay keeps the other jobs of its serial key back.
+        key_limit: how many jobs of a serial key may be claimed at a time.
         placed: claims may begin at the place where the last one began; see :mod:`.place`.
+        rate: how many jobs may begin in a time; None: any number.
+        rate_by: the attributes whose values are a key with a bucket of its own.
+        fair_by: the attributes whose values are a key that takes turns with others.
     """
 
     mapping: QueueMapping
@@ -56,9 +155,11 @@ class ClaimSpec:
     ready: str
     during: str
     strict: bool = False
-    limits: tuple[KeyLimit, ...] = ()
-    on_retry: str = WAIT
+    key_limit: KeyLimit | None = None
     placed: bool = True
+    rate: Rate | None = None
+    rate_by: tuple[InstrumentedAttribute[Any], ...] = ()
+    fair_by: tuple[InstrumentedAttribute[Any], ...] = ()
 
     @cached_property
     def in_progress(self) -> tuple[str, ...]:
@@ -197,18 +298,18 @@ class Request:
         owner: who claims; None only for strategies that mark nothing.
         limit: the most jobs to claim.
         rows: claim plain rows instead of entities.
-        candidates_from: another session to read candidates from.
+        finish: jobs that the statement of the claim finishes; it claims none if one was lost.
     """
 
     owner: str | None
     limit: int
     rows: bool = False
-    candidates_from: Session | None = None
+    finish: CarriedJobs | None = None
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a strategy has taken; nobody changes it.
+    """What a strategy has taken.
 
     Attributes:
         jobs: entities or rows, in claim order.
@@ -216,7 +317,9 @@ class Taken:
         hold: what keeps the rows, where nothing was marked.
         candidates: how many rows were tried; None where the strategy cannot know.
         lost: how many of the candidates others took first; None where the strategy cannot know.
+        first: the order of the first job that was looked at, where that may not be the first taken.
         from_place: the claim began at a place in the order, and found fewer jobs than it wants.
+        refills_in: when the rate allows one more job; None: it has not limited the claim.
     """
 
     jobs: Sequence[Any]
@@ -224,4 +327,6 @@ class Taken:
     hold: Hold | None = None
     candidates: int | None = None
     lost: int | None = None
+    first: Sequence[Any] | None = None
     from_place: bool = False
+    refills_in: timedelta | None = None

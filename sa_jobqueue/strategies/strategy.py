@@ -11,27 +11,43 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from operator import itemgetter
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Executable, Integer, Update, bindparam, case, literal_column
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    DateTime,
+    Executable,
+    Integer,
+    Update,
+    bindparam,
+    case,
+    literal_column,
+    type_coerce,
+)
 from sqlalchemy import select as sa_select
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import selectinload
 from sqlalchemy.orm.attributes import instance_dict
+from sqlalchemy.types import TypeDecorator
 
-from ..dialects import Database
-from ..dialects.clock import as_utc
+from ..databases import Database
+from ..databases.clock import UtcText, as_utc
 from ..errors import ArgumentError, UnsupportedDatabase
-from ..fence.carried import CarriedJobs
 from ..fence.token import Identity, distinct
 from ..model.indexes import claim_index
 from ..model.keys import by_key, key_batches, key_is_in, key_values, keys_of, repeated_key
-from ..model.mapping import QueueMapping
+from ..model.mapping import TIME_ROLES, QueueMapping
 from ..model.status import status_is
-from ..model.transitions import claimed
+from ..model.transitions import OWNER, claimed
 from ..sessions.show import refresh, show_values
 from ..sessions.writer import Writer
 from .ready_rows import ReadyRows
-from .rows import loading_options, row_columns
 from .spec import ClaimSpec, Request, Taken
+
+#: A job that was locked, and the time of the claim if a mark follows.
+Locked: TypeAlias = "tuple[Any, Any]"
 
 P = ParamSpec("P")
 S = TypeVar("S", bound="Strategy")
@@ -58,24 +74,17 @@ class Strategy(ABC):
         name: the name that ``strategy=`` takes.
         marks: whether a claim writes status and owner.
         any_class: whether it claims classes without JobMixin too.
-        candidates_elsewhere: whether it can read candidates from another session,
-            which ``candidates_from=`` gives.
         indexed: whether statements may name the indexes that the model declares.
     """
 
     name: ClassVar[str]
     marks: ClassVar[bool] = True
     any_class: ClassVar[bool] = False
-    candidates_elsewhere: ClassVar[bool] = False
-    #: Whether one statement can finish jobs and claim the next, by take_after().
+    #: Whether one statement can finish the jobs of a request and claim the next.
     carries_finishes = False
 
     def __init__(self, spec: ClaimSpec, database: Database, *, indexed: bool = True) -> None:
-        refusal = self.refusal(database)
-        if refusal is not None:
-            raise UnsupportedDatabase(
-                f"strategy {self.name!r} cannot run on {database}: {refusal}; use strategy='auto'"
-            )
+        self.check_database(database)
         if self.marks:
             _check_key(spec.mapping)
         self.spec = spec
@@ -84,6 +93,19 @@ class Strategy(ABC):
         self.indexed = indexed
         self.ready = ReadyRows(spec, database)
         self.kept: dict[Any, Any] = {}
+
+    @classmethod
+    def check_database(cls, database: Database) -> None:
+        """Refuse a database that cannot run the strategy.
+
+        Raises:
+            UnsupportedDatabase: with the way out.
+        """
+        refusal = cls.refusal(database)
+        if refusal is not None:
+            raise UnsupportedDatabase(
+                f"strategy {cls.name!r} cannot run on {database}: {refusal}; use strategy='auto'"
+            )
 
     @staticmethod
     def refusal(database: Database) -> str | None:
@@ -94,13 +116,9 @@ class Strategy(ABC):
     def take(self, writer: Writer, request: Request) -> Taken:
         """Claim up to ``request.limit`` jobs."""
 
-    def take_after(self, writer: Writer, request: Request, finish: CarriedJobs) -> Taken:
-        """Finish jobs and claim, by one statement; nothing is claimed if a job was lost."""
-        raise NotImplementedError(self.name)
-
-    def take_rest(self, writer: Writer, request: Request, taken: Taken) -> Taken:
-        """Add what stands before the place where take_after() began; it may have found too few."""
-        raise NotImplementedError(self.name)
+    def add_rest(self, writer: Writer, request: Request, taken: Taken) -> Taken:
+        """Add what a claim has passed over that finished jobs; see :class:`.place.Placed`."""
+        return taken
 
     @abstractmethod
     def statements(self, *, from_head: bool = False) -> list[Executable]:
@@ -133,10 +151,11 @@ class Strategy(ABC):
     def read(
         self, writer: Writer, request: Request, statement: Any, parameters: dict[str, Any]
     ) -> Sequence[Any]:
-        """Read jobs by :meth:`select_jobs`; overwrite what the session had loaded before."""
-        if request.rows:
-            return writer.rows(statement, parameters).all()
-        return writer.fresh(statement, parameters).all()
+        """Read jobs, entities or plain rows; overwrite what the session had loaded before."""
+        if not request.rows:
+            return writer.fresh(statement, parameters).scalars().all()
+        run = writer.orm if writer.hooked else writer.built
+        return run(statement, parameters).all()
 
     def rounds(self, request: Request, jobs: Sequence[Any]) -> dict[Identity, int]:
         """Return the round of each row: a new round may take a row that nothing marks."""
@@ -151,26 +170,36 @@ class Strategy(ABC):
 
     # -- locks ----------------------------------------------------------
 
+    def lock(
+        self, writer: Writer, request: Request, statement: Any, parameters: dict[str, Any]
+    ) -> list[Locked]:
+        """Lock and read jobs, each with the time of the claim if a mark follows."""
+        if not self.marks:
+            return [(job, None) for job in self.read(writer, request, statement, parameters)]
+        if not request.rows:
+            pairs: Any = writer.fresh(statement, parameters)
+            return list(pairs)
+        parameters = {**parameters, OWNER: request.owner}
+        rows = self.read(writer, request, statement, parameters)
+        return list(zip(rows, map(self.mapping.owner_date_of_row, rows), strict=True))
+
     def lock_ready(
         self, writer: Writer, request: Request, start: Mapping[str, Any] | None = None
-    ) -> Sequence[Any]:
+    ) -> list[Locked]:
         """Lock up to ``request.limit`` ready rows in claim order, level by level.
 
         Args:
             start: the parameters of a place to begin at, in one level.
         """
-
-        def lock(**parameters: Any) -> Sequence[Any]:
-            # One that begins at the first ready row must see all commits.
-            from_first = not start and writer.begun_by_verb
-            statement = self.lock_next(request.rows, bool(start), from_first)
-            if self.marks and request.rows:
-                parameters["sa_jobqueue_owner"] = request.owner
-            return self.read(writer, request, statement, parameters)
-
-        if start:
-            return lock(sa_jobqueue_limit=request.limit, **start)
-        return self.ready.levels.collect(writer, request.limit, lock)
+        # One that begins at the first ready row must see all commits.
+        from_first = not start and writer.begun_by_verb
+        statement = self.lock_next(request.rows, bool(start), from_first)
+        return self.ready.collect(
+            writer,
+            request.limit,
+            lambda **parameters: self.lock(writer, request, statement, parameters),
+            start,
+        )
 
     def lock_and_mark(
         self, writer: Writer, request: Request, start: Mapping[str, Any] | None = None
@@ -224,13 +253,15 @@ class Strategy(ABC):
         return self.ready.locked(by_key(found, self.mapping.table, self.database))
 
     def lock_keys(
-        self, writer: Writer, request: Request, identities: Sequence[tuple[Any, ...]]
-    ) -> Sequence[Any]:
+        self, writer: Writer, request: Request, identities: Sequence[Identity]
+    ) -> list[Locked]:
         """Lock the rows of some keys, as far as they are claimable and nobody has locked them."""
-        parameters = {"sa_jobqueue_keys": self.lockable(identities)}
-        if self.marks and request.rows:
-            parameters["sa_jobqueue_owner"] = request.owner
-        return self.read(writer, request, self.lock_by_keys(request.rows), parameters)
+        keys = {"sa_jobqueue_keys": self.lockable(identities)}
+        return self.lock(writer, request, self.lock_by_keys(request.rows), keys)
+
+    def keys_locked(self, request: Request, locked: Sequence[Locked]) -> list[Identity]:
+        """Return the primary keys of jobs that were locked."""
+        return keys_of(self.mapping, [job for job, _ in locked], rows=request.rows)
 
     def lockable(self, identities: Sequence[tuple[Any, ...]]) -> Any:
         """Return keys for a locking read that leaves no lock on rows that fail its criteria.
@@ -274,26 +305,22 @@ class Strategy(ABC):
         named = key_is_in(self.mapping, "sa_jobqueue_keys", self.database)
         return marked.where(named, self.is_unmarked).values(self.mark_values(date))
 
-    def mark(self, writer: Writer, request: Request, locked: Sequence[Any]) -> Taken:
-        """Mark rows that a read with ``marks=True`` has locked, and show it in the entities.
+    def mark(self, writer: Writer, request: Request, locked: Sequence[Locked]) -> Taken:
+        """Mark rows that :meth:`lock` has locked, and show it in the entities.
 
         Each row gets the time of the read that locked it, or the next that the owner has not
         had. A claim that goes level by level makes several reads.
         """
-        if request.rows:
-            jobs, read = locked, list(map(self.mapping.owner_date_of_row, locked))
-        else:
-            jobs, read = [job for job, _ in locked], [as_utc(date) for _, date in locked]
-        own = {date: distinct(request.owner, date) for date in dict.fromkeys(read)}
-        dates = [own[date] for date in read]
+        own = {read: distinct(request.owner, as_utc(read)) for read in {read for _, read in locked}}
+        jobs, dates = [job for job, _ in locked], [own[read] for _, read in locked]
         identities = keys_of(self.mapping, jobs, rows=request.rows)
-        for date in dict.fromkeys(dates):
+        for date in own.values():
             of_date = [key for key, its in zip(identities, dates, strict=True) if its == date]
             for batch in key_batches(of_date):
                 parameters = {
                     "sa_jobqueue_keys": key_values(batch),
-                    "sa_jobqueue_owner": request.owner,
                     "sa_jobqueue_owner_date": date,
+                    OWNER: request.owner,
                 }
                 marked = writer.built(self.mark_by_keys(), parameters).rowcount
                 if marked != len(batch):
@@ -322,7 +349,37 @@ class Strategy(ABC):
         if request.rows:
             return list(map(self.mapping.owner_date_of_row, jobs))
         key = self.mapping.attributes["owner_date"]
-        return [as_utc(instance_dict(job)[key]) for job in jobs]
+        return list(map(as_utc, map(itemgetter(key), map(instance_dict, jobs))))
+
+
+def check_transaction(writer: Writer, why: str) -> None:
+    """Refuse a connection without transactions, which keeps no locks.
+
+    Args:
+        why: what a strategy needs it for, to begin the message.
+
+    Raises:
+        UnsupportedDatabase: it is in AUTOCOMMIT.
+    """
+    if writer.in_autocommit:
+        raise UnsupportedDatabase(
+            f"{why}, and an AUTOCOMMIT connection has no transaction: use a session without "
+            "AUTOCOMMIT"
+        )
+
+
+def check_sees_commits(sees_commits: bool, why: str) -> None:
+    """Refuse a transaction that does not see what others have committed.
+
+    Raises:
+        UnsupportedDatabase: its isolation level hides that.
+    """
+    if not sees_commits:
+        raise UnsupportedDatabase(
+            f"{why}, and an isolation level other than READ COMMITTED hides that. Begin the "
+            'transaction as READ COMMITTED, as with create_engine(.., isolation_level="READ '
+            'COMMITTED")'
+        )
 
 
 def _mismatch(mapping: QueueMapping, *, locked: int, marked: int) -> UnsupportedDatabase:
@@ -350,3 +407,72 @@ def _check_key(mapping: QueueMapping) -> None:
                 "finish would not find the row again. Take the column out of the key, and "
                 "partition by a column that never changes, such as the day of the insert"
             )
+
+
+# -- plain rows, and how entities load ------------------------------------------
+
+
+class ReadAsUTC(TypeDecorator[datetime]):
+    """A type that reads points in time as aware UTC; for result columns, never for a table.
+
+    The rows of a claim have the same owner_date, so it is converted once for all of them.
+    """
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+        """Return a function that makes a driver's value aware UTC, and remembers the last one."""
+        read = self.impl_instance.result_processor(dialect, coltype)
+        known: tuple[Any, datetime | None] = (None, None)
+
+        def in_utc(value: Any) -> datetime | None:
+            nonlocal known
+            last, moment = known
+            if value != last:
+                found = value if read is None else read(value)
+                moment = None if found is None else as_utc(found)
+                known = (value, moment)
+            return moment
+
+        return in_utc
+
+
+def row_columns(
+    mapping: QueueMapping,
+    written: Mapping[Column[Any], Any] | None = None,
+    *,
+    orm: bool = False,
+) -> list[ColumnElement[Any]]:
+    """List the table's columns for a row.
+
+    Args:
+        written: what a claim is about to write: these columns have their new values.
+        orm: as mapped attributes, so that hooks of the session can add criteria.
+    """
+    times = {mapping.column(role) for role in TIME_ROLES if mapping.has(role)}
+    columns = []
+    for column in mapping.table.c:
+        value: Any = column
+        if written and column in written:
+            value = written[column]
+        elif orm and mapping.mapper.columns.contains_column(column):
+            value = getattr(mapping.entity, mapping.mapper.get_property_by_column(column).key)
+        if column in times and not isinstance(value.type, UtcText):
+            value = type_coerce(value, ReadAsUTC)
+        plain = value is column and column.name == column.key
+        columns.append(value if plain else value.label(column.key))
+    return columns
+
+
+def loading_options(mapping: QueueMapping) -> list[Any]:
+    """List options for a SELECT of entities that locks: no joins but the entity's own.
+
+    FOR UPDATE is refused on the nullable side of an outer join, and would lock the
+    joined rows elsewhere.
+    """
+    return [
+        selectinload(getattr(mapping.entity, relationship.key))
+        for relationship in mapping.mapper.relationships
+        if relationship.lazy in ("joined", False)
+    ]

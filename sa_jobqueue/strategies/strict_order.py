@@ -22,15 +22,14 @@ from typing import Any
 
 from sqlalchemy import Executable
 
-from ..dialects import Database, is_lock_timeout
-from ..errors import LockTimeout, UnsupportedDatabase
+from ..databases import Database, is_lock_timeout
+from ..errors import LockTimeout
 from ..fence.token import Identity
-from ..model.keys import keys_of
 from ..model.mapping import QueueMapping
 from ..sessions.writer import Writer
 from .candidates import ByCandidates
 from .spec import Request, Taken
-from .strategy import Strategy, kept
+from .strategy import Locked, Strategy, check_sees_commits, check_transaction, kept
 
 #: How long to wait before looking again at a row that somebody has locked.
 SHORTEST_PAUSE = timedelta(milliseconds=1)
@@ -56,11 +55,9 @@ class StrictOrder(Strategy):
         return None
 
     def take(self, writer: Writer, request: Request) -> Taken:
-        if writer.in_autocommit:
-            raise UnsupportedDatabase(
-                "strict_order makes other claims wait until the claim's transaction ends, and an "
-                "AUTOCOMMIT connection has no transaction: use a session without AUTOCOMMIT"
-            )
+        check_transaction(
+            writer, "strict_order makes other claims wait until the claim's transaction ends"
+        )
         try:
             return self._in_order.take(writer, request)
         except Exception as error:  # a handle_error listener may raise what it likes
@@ -99,12 +96,9 @@ class InOrder(ByCandidates):
         turn = self.turn()
         # The lock of the claimer comes in a statement before the claim's snapshot.
         sees_commits = writer.sees_commits if turn is None else not writer.core(turn).scalar()
-        if not sees_commits:
-            raise UnsupportedDatabase(
-                "strict_order must see what the claim before it has committed, and an isolation "
-                "level other than READ COMMITTED hides that. Begin the transaction as READ "
-                'COMMITTED, as with create_engine(.., isolation_level="READ COMMITTED")'
-            )
+        check_sees_commits(
+            sees_commits, "strict_order must see what the claim before it has committed"
+        )
         pause, until = SHORTEST_PAUSE, None
         while keys := self._next_keys(writer, request.limit):
             locked = self._lock_unbroken(writer, request, keys)
@@ -122,7 +116,7 @@ class InOrder(ByCandidates):
     def statements(self, *, from_head: bool = False) -> list[Executable]:
         turn = self.turn()
         locks = [self.lock_first_key(), self.lock_by_keys(), self.mark_by_keys()]
-        levels = self.ready.levels.statements()
+        levels = self.ready.level_statements
         return [*([] if turn is None else [turn]), *levels, self.look(), *locks]
 
     @kept
@@ -132,14 +126,10 @@ class InOrder(ByCandidates):
 
     # -- look, lock, look again -----------------------------------------
 
-    def _are_next(self, writer: Writer, request: Request, locked: Sequence[Any]) -> bool:
+    def _are_next(self, writer: Writer, request: Request, locked: Sequence[Locked]) -> bool:
         """Look again, now that the rows are locked: a job may have been moved back before."""
-        found = self._keys_of(request, locked)
+        found = self.keys_locked(request, locked)
         return self._next_keys(writer, len(found)) == found
-
-    def _keys_of(self, request: Request, locked: Sequence[Any]) -> list[Identity]:
-        jobs = locked if request.rows else [entity for entity, _ in locked]
-        return keys_of(self.mapping, jobs, rows=request.rows)
 
     def _next_keys(self, writer: Writer, limit: int) -> list[Identity]:
         """Read the keys of the next jobs as they are committed, locked or not.
@@ -154,7 +144,7 @@ class InOrder(ByCandidates):
 
     def _lock_unbroken(
         self, writer: Writer, request: Request, keys: Sequence[Identity]
-    ) -> Sequence[Any]:
+    ) -> list[Locked]:
         """Lock the next jobs, up to the first job that somebody else has locked.
 
         Whoever locks the first job has the turn. It is locked by a read of its own, so
@@ -165,7 +155,7 @@ class InOrder(ByCandidates):
             if writer.rows(self.lock_first_key(), first).first() is None:
                 return []
         locked = self.lock_keys(writer, request, keys)
-        pairs = zip(self._keys_of(request, locked), keys, strict=False)
+        pairs = zip(self.keys_locked(request, locked), keys, strict=False)
         return locked[: len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))]
 
     @kept

@@ -6,6 +6,7 @@ The oldest way on MySQL and MariaDB, and the only way on servers without SKIP LO
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,10 +26,11 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.visitors import InternalTraversal
 
-from ..dialects import Database
-from ..dialects.clock import EPOCH, utc_now
+from ..databases import Database
+from ..databases.clock import EPOCH, utc_now
 from ..fence.token import distinct
 from ..model.indexes import claim_index
+from ..model.transitions import OWNER
 from ..sessions.writer import Writer
 from .ready_rows import LIMIT
 from .spec import Request, Taken
@@ -66,7 +68,7 @@ class UpdateThenSelect(Strategy):
         if writer.hooked or self._spans_classes:
             return self.lock_and_mark(writer, request)
         with writer.atomically():
-            jobs = self.ready.levels.collect(
+            jobs = self.ready.collect(
                 writer,
                 request.limit,
                 lambda **parameters: self._take(writer, request, parameters),
@@ -74,7 +76,7 @@ class UpdateThenSelect(Strategy):
             return Taken(jobs, self.dates(request, jobs))
 
     def statements(self, *, from_head: bool = False) -> list[Executable]:
-        levels = self.ready.levels.statements()
+        levels = self.ready.level_statements
         if self._spans_classes:
             return [*levels, self.lock_next(), self.mark_by_keys()]
         return [*levels, _SAVEPOINT, self.mark_next(), self.read_back()]
@@ -87,22 +89,22 @@ class UpdateThenSelect(Strategy):
         """
         return self.mapping.mapper.inherits is not None
 
-    def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> list[Any]:
+    def _take(self, writer: Writer, request: Request, parameters: dict[str, Any]) -> Sequence[Any]:
         later, free = 0, EPOCH  # what a further try adds to its time, and what it should get
         for _ in range(TRIES):
             writer.core(_SAVEPOINT)
-            written = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_later": later}
+            written = {OWNER: request.owner, "sa_jobqueue_later": later}
             marked = writer.core(self.mark_next(), {**parameters, **written})
             if not marked.rowcount:
                 return []
             date = EPOCH + timedelta(microseconds=marked.lastrowid)
             if date != free:
                 free = distinct(request.owner, date)
-            own = {"sa_jobqueue_owner": request.owner, "sa_jobqueue_owner_date": date}
+            own = {OWNER: request.owner, "sa_jobqueue_owner_date": date}
             read = self.read_back(request.rows)
             found = self.read(writer, request, read, own) if date == free else []
             if len(found) == marked.rowcount:
-                return list(found) if request.rows else [entity for (entity,) in found]
+                return found
             log.info("another claim of %s has this time; trying again", request.owner)
             writer.core(_ROLLBACK)
             later += max(1, (free - date) // timedelta(microseconds=1))
@@ -111,9 +113,9 @@ class UpdateThenSelect(Strategy):
     @kept
     def mark_next(self) -> Update:
         """Mark the next rows, by the claim index: it was seen to take the reap index instead."""
-        levels, index = self.ready.levels, claim_index(self.mapping)
-        criteria = and_(*self.ready.criteria, *levels.criteria)
-        limited = OrderedLimit(criteria, levels.order, LIMIT)
+        index = claim_index(self.mapping)
+        criteria = and_(*self.ready.criteria, *self.ready.of_level)
+        limited = OrderedLimit(criteria, self.ready.order, LIMIT)
         marked = update(self.mapping.table).where(limited)
         marked = marked.values(self.mark_values(_told_date()))
         if index is None or self.spec.order_by or not self.indexed:
@@ -127,7 +129,7 @@ class UpdateThenSelect(Strategy):
         owner, date = mapping.attribute("owner"), mapping.attribute("owner_date")
         read = self.select_jobs(select, rows=rows).where(
             mapping.has_status(self.spec.during),
-            owner == bindparam("sa_jobqueue_owner", type_=owner.type),
+            owner == bindparam(OWNER, type_=owner.type),
             date == bindparam("sa_jobqueue_owner_date", type_=date.type),
         )
         return read.order_by(*self.spec.order)

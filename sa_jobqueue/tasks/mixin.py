@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import JSON, String
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
 from ..model.mixins import JobMixin, PriorityMixin, RetryMixin
 
+#: How long rows that are done or cancelled are kept, unless ``__queue_args__`` tells otherwise.
+KEEP_FOR = timedelta(days=7)
+
 #: The longest name of a task.
 NAME_LENGTH = 128
+
+#: MySQL and MariaDB would take `Send` for `send`: a worker would claim jobs that it does not know.
+NAME = String(NAME_LENGTH).with_variant(
+    mysql.VARCHAR(NAME_LENGTH, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+)
 
 
 class TaskMixin(JobMixin, PriorityMixin, RetryMixin):
@@ -22,10 +33,13 @@ class TaskMixin(JobMixin, PriorityMixin, RetryMixin):
 
     __job_text__ = ("name", "arguments")
 
+    __queue_args__: ClassVar[Mapping[str, Any]]
+
     #: The tasks that are declared for the class, by name.
     __tasks__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls, **options: Any) -> None:
+        cls.__queue_args__ = {"keep_for": KEEP_FOR, **getattr(cls, "__queue_args__", {})}
         super().__init_subclass__(**options)
         cls.__tasks__ = {}
 
@@ -45,7 +59,7 @@ class TaskMixin(JobMixin, PriorityMixin, RetryMixin):
 
         @declared_attr
         def name(cls):  # noqa: N805 - as SQLAlchemy calls it
-            return mapped_column(String(NAME_LENGTH), nullable=False, sort_order=10)
+            return mapped_column(NAME, nullable=False, sort_order=10)
 
         @declared_attr
         def arguments(cls):  # noqa: N805

@@ -14,7 +14,7 @@ from ..queue import Handler, JobQueue
 from ..verbs.backoff import check_durations
 from ..worker.lanes import Lane
 from .mixin import NAME_LENGTH, TaskMixin
-from .task import Task
+from .task import Task, check_attempts
 from .values import signature_of
 
 P = ParamSpec("P")
@@ -100,13 +100,18 @@ class TaskQueue(Lane[T]):
             hide: the parameters whose values no log and no page shows.
 
         Raises:
-            ArgumentError: the function is a lambda or is defined in another function, a task has
-                this name already, or a parameter cannot be kept as JSON.
+            ArgumentError: the function is a lambda or a generator, or is defined in another
+                function; a task has this name already; a parameter cannot be kept as JSON; a
+                transactional function has no parameter for the session; or `max_attempts` is no
+                number from 1.
         """
+        check_attempts(max_attempts)
         check_durations(zero=False, none=True, timeout=timeout)
 
         def declare(function: Callable[..., Any]) -> Task[..., ..., Any, T]:
             known = name or _name_of(function)
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise ArgumentError(f"a call of {known} only makes a generator: leave yield out")
             if not 1 <= len(known) <= NAME_LENGTH:
                 raise ArgumentError(f"the name of a task has 1 to {NAME_LENGTH} characters")
             if known in self.tasks:
@@ -137,11 +142,12 @@ class TaskQueue(Lane[T]):
         timezone: str = "UTC",
         missed: str = "once",
         revision: int = 1,
+        database: str | None = None,
     ) -> Callable[[Task[..., P, R, T]], Task[..., P, R, T]]:
         """Declare a schedule of a task, without arguments: a decorator, above that of the task.
 
         Args:
-            cron, timezone, missed, revision: as for :meth:`sa_jobqueue.JobQueue.every`.
+            cron, timezone, missed, revision, database: as for :meth:`sa_jobqueue.JobQueue.every`.
             name: of the schedule in the table; by default the task's.
 
         Raises:
@@ -161,6 +167,7 @@ class TaskQueue(Lane[T]):
                 values=task.values(),
                 missed=missed,
                 revision=revision,
+                database=database,
             )
             return task
 
@@ -184,8 +191,8 @@ class TaskQueue(Lane[T]):
         return tuple(self._parts.values())
 
     def part_of(self, job: T) -> Lane[T]:
-        """Return the lane of a job's task."""
-        return self._parts[job.name]
+        """Return the lane of a job's task; if the table ignores case, the job may be of none."""
+        return self._parts.get(job.name, self)
 
 
 class TaskLane(Lane[T]):

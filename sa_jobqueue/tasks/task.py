@@ -25,6 +25,16 @@ class Adds(Protocol):
         """Have an object inserted by the next flush."""
 
 
+def check_attempts(given: Any) -> None:
+    """Refuse a number of attempts that is none.
+
+    Raises:
+        ArgumentError: it is no integer from 1, and not None.
+    """
+    if given is not None and (type(given) is not int or given < 1):
+        raise ArgumentError(f"max_attempts= is a number, 1 or more, not {given!r}")
+
+
 class Task(Generic[Q, P, R_co, T]):
     """A function whose calls can be enqueued; made by :meth:`TaskQueue.task`.
 
@@ -50,7 +60,7 @@ class Task(Generic[Q, P, R_co, T]):
         self._entity = entity
         self._given = dict(given)
 
-    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R_co:
+    def __call__(self, /, *args: Q.args, **kwargs: Q.kwargs) -> R_co:
         """Call the function, here and now."""
         function: Callable[Q, R_co] = self.function
         return function(*args, **kwargs)
@@ -71,7 +81,11 @@ class Task(Generic[Q, P, R_co, T]):
             priority: smaller comes sooner; the default is 0.
             run_at: nobody starts the job before this time, which has a time zone.
             max_attempts: how often the job is tried.
+
+        Raises:
+            ArgumentError: `max_attempts` is no number from 1.
         """
+        check_attempts(max_attempts)
         options = {"priority": priority, "run_at": run_at, "max_attempts": max_attempts}
         given = self._given | {k: v for k, v in options.items() if v is not None}
         return Task(self.function, self._entity, self.signature, given)
@@ -93,7 +107,7 @@ class Task(Generic[Q, P, R_co, T]):
         session.add(job)
         return job
 
-    def values(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def values(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """Return the attributes of a job that calls the function with these arguments.
 
         For bulk inserts: ``tasks.queue.enqueue(session, [send.values(n) for n in numbers])``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from ..errors import ArgumentError
 try:
     from pydantic import ConfigDict, JsonValue, TypeAdapter
     from pydantic.errors import PydanticUserError
-    from pydantic_core import PydanticSerializationError, ValidationError
+    from pydantic_core import ValidationError
 except ImportError as missing:
     raise ImportError(
         "sa_jobqueue.tasks needs pydantic: pip install sa-jobqueue[tasks]"
@@ -23,6 +24,11 @@ except ImportError as missing:
 
 #: Bytes that are no text travel, too.
 _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+#: Integers of more than 64 bits have so many; MySQL and SQLite keep these as floats.
+_MANY_DIGITS = re.compile(r"\d{19}")
 
 #: The most characters of a value, and of a call, in a log or on a page.
 LONGEST_VALUE, LONGEST_CALL = 40, 160
@@ -61,13 +67,23 @@ class Value:
         """Return a value as JSON has it.
 
         Raises:
-            ArgumentError: it is of another type, or JSON cannot keep it.
+            ArgumentError: it is of another type, or JSON cannot keep it, as all databases read it.
         """
         try:
             checked = self._adapter.validate_python(value, strict=True)
-            return self._adapter.dump_python(checked, mode="json")
-        except (ValidationError, PydanticSerializationError) as error:
+            kept = self._adapter.dump_python(checked, mode="json")
+            text = json.dumps(kept, allow_nan=False)
+            if _MANY_DIGITS.search(text):
+                json.loads(text, parse_int=_in_64_bits)
+        except ValueError as error:  # as ValidationError and PydanticSerializationError are
             raise ArgumentError(f"{self._what}: {self._reason(error)}") from None
+        try:
+            self._adapter.validate_json(text)
+        except ValidationError as error:
+            raise ArgumentError(
+                f"{self._what} could not be read back from JSON: {self._reason(error)}"
+            ) from None
+        return kept
 
     def load(self, stored: Any) -> Any:
         """Return the value that was kept as JSON.
@@ -86,9 +102,17 @@ class Value:
         if not isinstance(error, ValidationError):
             return "it is hidden" if self._hidden else str(error)
         first = error.errors(include_url=False)[0]
+        if self._hidden:  # keys, and messages of the application's own checks, may show it
+            is_own = "error" in first.get("ctx", {})
+            return "it does not fit, and is hidden" if is_own else first["msg"]
         where = "".join(f"[{part!r}]" for part in first["loc"])
-        given = "" if self._hidden else f", not {_shortened(repr(first['input']))}"
-        return f"{where} {first['msg']}{given}".strip()
+        return f"{where} {first['msg']}, not {_shortened(repr(first['input']))}".strip()
+
+
+def _in_64_bits(digits: str) -> int:
+    if not -(2**63) <= (number := int(digits)) < 2**63:
+        raise ValueError(f"{number} has more than 64 bits: take a Decimal")
+    return number
 
 
 def _shortened(text: str) -> str:
@@ -127,12 +151,14 @@ class Signature:
             raise ArgumentError(f"{self.name}{self._signature}: {error}") from error
         return {name: self.values[name].dump(value) for name, value in bound.arguments.items()}
 
-    def load(self, stored: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def load(self, stored: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call that was kept.
 
         Raises:
             ArgumentError: they do not fit the function any more.
         """
+        if not isinstance(stored, dict):  # plain SQL has inserted the row
+            raise ArgumentError(f"the arguments of {self.name} are no object of JSON")
         unknown = [name for name in stored if name not in self.parameters]
         if unknown:
             raise ArgumentError(
@@ -152,8 +178,13 @@ class Signature:
             ) from error
         return bound.args, bound.kwargs
 
-    def show(self, stored: Mapping[str, Any]) -> str:
-        """Write a call as Python does, shortened, without hidden values."""
+    def show(self, stored: Any) -> str:
+        """Write a call as Python does, shortened, without hidden values.
+
+        Another version, or plain SQL, may have kept what does not fit: that is shown, too.
+        """
+        if not isinstance(stored, dict):
+            return f"{self.name}(…)"
         call = f"{self.name}({', '.join(self._shown(stored))})"
         return call if len(call) <= LONGEST_CALL else f"{call[: LONGEST_CALL - 2]}…)"
 
@@ -163,14 +194,15 @@ class Signature:
             if name not in stored:
                 named = True
                 continue
+            value = stored[name]
             if name in self.hidden:
                 yield f"{name}=…"
-            elif parameter.kind is Parameter.VAR_POSITIONAL:
-                yield from (_shortened(repr(value)) for value in stored[name])
-            elif parameter.kind is Parameter.VAR_KEYWORD:
-                yield from (f"{key}={_shortened(repr(it))}" for key, it in stored[name].items())
+            elif parameter.kind is Parameter.VAR_POSITIONAL and isinstance(value, list):
+                yield from (_shortened(repr(each)) for each in value)
+            elif parameter.kind is Parameter.VAR_KEYWORD and isinstance(value, dict):
+                yield from (f"{key}={_shortened(repr(it))}" for key, it in value.items())
             else:
-                text = _shortened(repr(stored[name]))
+                text = _shortened(repr(value))
                 by_name = named or parameter.kind is Parameter.KEYWORD_ONLY
                 yield f"{name}={text}" if by_name else text
 
@@ -184,8 +216,8 @@ def signature_of(
         skip: how many parameters come before those that a task keeps.
 
     Raises:
-        ArgumentError: a parameter has no annotation, or one that JSON cannot keep; or a hidden
-            name is none of a parameter.
+        ArgumentError: a parameter has no annotation, or one that JSON cannot keep; a hidden name
+            is none of a parameter; or there are too few parameters.
     """
     try:
         hints = get_type_hints(function, include_extras=True)
@@ -194,7 +226,14 @@ def signature_of(
             f"{name}: {error}. The annotations of a task are needed at run time: import the "
             "name outside of TYPE_CHECKING, and declare the task after it"
         ) from error
-    kept = dict([*inspect.signature(function).parameters.items()][skip:])
+    parameters = inspect.signature(function).parameters
+    by_position = [key for key, it in parameters.items() if it.kind in _BY_POSITION]
+    if len(by_position) < skip:
+        raise ArgumentError(
+            f"a transactional task gets a session before its arguments: write def {name}(session, "
+            "..)"
+        )
+    kept = dict([*parameters.items()][skip:])
     if unknown := sorted(hidden.difference(kept)):
         raise ArgumentError(f"hide= names parameters of {name}, which has no {', '.join(unknown)}")
     values = {}

@@ -7,9 +7,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from ..asyncio.calls import AwaitedCalls, SyncSessions
 from ..asyncio.verbs import AnyAsyncSession, AsyncJobQueue, async_session_of
-from ..asyncio.worker import sync_queues
+from ..asyncio.worker import AwaitedCalls, SyncSessions, sync_queues
 from ..queue import JobQueue
 from ..sessions.transactions import routed_to_writes
 from ..worker import Lane

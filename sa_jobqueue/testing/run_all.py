@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of
+from ..databases import database_of
+from ..events.event import called_on
 from ..process import THREADS
 from ..queue import JobQueue
 from ..sessions.transactions import routed_to_writes
@@ -19,7 +21,7 @@ from ..sessions.writer import AnySession, session_of
 from ..verbs.backoff import DEFAULT_BACKOFF, delay_or_default
 from ..worker import Failed, Lane, Outcome
 from ..worker.handlers import Calls
-from ..worker.in_hand import Ended, InHand, in_hand_of
+from ..worker.in_hand import Call, Ended, InHand, calls_for
 from ..worker.lanes import NOT_YET, lanes_of
 from ..worker.transactions import Transactions
 
@@ -91,34 +93,39 @@ def handle_all(
     handled: list[HandledJob] = []
     seen: set[Any] = set()
     with joined(connection, Session) as own:
-        claimed: deque[InHand] = deque()
+        claimed: deque[Call] = deque()
         again: list[InHand] = []
         try:
             while _claim(own, lanes, claimed):
                 while claimed:
-                    in_hand = claimed.popleft()
-                    fence = in_hand.fence
-                    attempt = (type(in_hand.job), fence.identity, fence.token.status)
-                    if attempt in seen:
-                        again.append(in_hand)
+                    call: list[InHand] = []
+                    for in_hand in claimed.popleft():
+                        fence = in_hand.fence
+                        attempt = (type(in_hand.job), fence.identity, fence.token.status)
+                        (again if attempt in seen else call).append(in_hand)
+                        seen.add(attempt)
+                        in_hand.began = time.monotonic()
+                    if not call:
                         continue
-                    seen.add(attempt)
-                    in_hand.began = time.monotonic()
                     try:
-                        calls.handle(in_hand)
+                        calls.handle(tuple(call))
                     finally:
-                        if in_hand.outcome is NOT_YET:  # the test itself was cancelled
-                            again.append(in_hand)
-                        elif in_hand.ended is None:
-                            in_hand.lane.finish(own, [in_hand], delete=None)
-                            own.commit()
-                    if in_hand.ended is Ended.LOST:
-                        raise AssertionError(f"{fence!r} was taken away from run_all()")
-                    handled.append(HandledJob(in_hand.job, in_hand.outcome))
-                    if raising and isinstance(in_hand.outcome, Failed):
-                        raise in_hand.outcome.error
+                        # Else the test itself was cancelled.
+                        ended = [each for each in call if each.outcome is not NOT_YET]
+                        again += [each for each in call if each not in ended]
+                        call[0].lane.finish(
+                            own, [each for each in ended if each.ended is None], delete=None
+                        )
+                        own.commit()
+                    for in_hand in call:
+                        if in_hand.ended is Ended.LOST:
+                            raise AssertionError(f"{in_hand.fence!r} was taken away from run_all()")
+                        handled.append(HandledJob(in_hand.job, in_hand.outcome))
+                    for in_hand in call:
+                        if raising and isinstance(in_hand.outcome, Failed):
+                            raise in_hand.outcome.error
         finally:
-            for left in (*again, *claimed):
+            for left in (*again, *chain.from_iterable(claimed)):
                 left.lane.queue.release(own, left.job)
             own.commit()
     return handled
@@ -129,14 +136,18 @@ def joined(connection: Connection, kind: type[Session]) -> Session:
     return kind(connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
 
 
-def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[InHand]) -> bool:
+def _claim(own: Session, lanes: Iterable[Lane[Any]], claimed: deque[Call]) -> bool:
     """Claim what is due; tell whether there was anything."""
     for lane in lanes:
-        claim = lane.queue.claim(own, owner=OWNER, limit=BATCH)
+        queue: Any = lane.queue
+        if queue.plan.spec.rate is not None:  # a test does not wait
+            queue = queue.plan.for_spec(replace(queue.plan.spec, rate=None, rate_by=()))
+        with called_on(lane.queue):
+            claim = queue.claim(own, owner=OWNER, limit=max(BATCH, lane.size))
         own.commit()
         for job in claim:
             own.expunge(job)
-        claimed += in_hand_of(lane, claim)
+        claimed += calls_for(lane, claim)
     return bool(claimed)
 
 
@@ -152,10 +163,9 @@ class Joined(Transactions):
     def __init__(self, connection: Connection, open_session: Callable[[], Session]) -> None:
         super().__init__(connection.engine, THREADS, THREADS.flag(), open_session)
 
-    def run_in(
-        self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any
-    ) -> R:
-        with open_session() as session:
+    def run_for_handler(self, work: Callable[[Session], R], *, mapper: Any) -> R:
+        assert self.open_session is not None
+        with self.open_session() as session:
             result = work(session)
             session.commit()
             return result

@@ -226,10 +226,10 @@ def _attempts(session: AnyConnection, part: FencedJobs) -> dict[Identity, int]:
     rows are locked in the order of their keys, so that the writes may come in any order.
     """
     uncounted = part.token.hold is not None  # an unmarked claim wrote nothing
-    with writing(session, part.mapping, rows=True) as writer:
+    with writing(session, part.mapping, rows=True, shard_by=part.jobs) as writer:
         writer.lock_writes(part.mapping.table)
-        found = lock_rows(writer, part.mapping, "attempts", dict.fromkeys(part.identities))
-    return {key: found[key] + uncounted if key in found else 1 for key in part.identities}
+        found = lock_rows(writer, part.mapping, ("attempts",), dict.fromkeys(part.identities))
+    return {key: found[key][0] + uncounted if key in found else 1 for key in part.identities}
 
 
 def check_durations(

@@ -14,15 +14,18 @@ their fences. Statements are built once for each :class:`ClaimPlan`;
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm.attributes import instance_dict
 
-from ..dialects import Database, is_missing_index
-from ..dialects.registry import ByDialect
+from ..databases import Database, is_missing_index
+from ..databases.registry import ByDialect
 from ..errors import ArgumentError
+from ..events.event import Event, EventJob
 from ..events.notes import forget_freed, note
 from ..fence.claim import Claim, FencedJobs, attach_fences
 from ..fence.token import LetGo, Token
@@ -32,29 +35,29 @@ from ..model.mapping import QueueMapping, any_mapping_of, mapping_of, word_of
 from ..model.status import CLAIMED, UNCLAIMED
 from ..owners.alive import SEPARATOR
 from ..owners.owner import ConnectionOwner, Owner
-from ..sessions.built_once import built_once
 from ..sessions.show import expire_on_savepoint_rollback
 from ..sessions.transaction_end import undo_on_rollback
 from ..sessions.writer import (
     AnyConnection,
     AnySession,
     Writer,
-    session_of,
+    built_once,
     writing,
 )
 from ..strategies import (
     AUTO,
-    WAIT,
     ClaimSpec,
     Request,
     Strategy,
     Taken,
     check_name,
     choose,
-    key_limits,
+    key_limit,
     needs_no_mixin,
 )
-from .claim_event import claim_event
+
+if TYPE_CHECKING:
+    from ..rates import Rate
 
 log = logging.getLogger("sa_jobqueue.claim")
 lost_log = logging.getLogger("sa_jobqueue.lost")
@@ -66,7 +69,7 @@ class ClaimPlan(Generic[T]):
     """What is claimed and how, with its statements built at first use."""
 
     def __init__(self, spec: ClaimSpec, strategy: str = AUTO) -> None:
-        check_name(strategy, strict=spec.strict, limited=bool(spec.limits))
+        check_name(strategy, spec)
         self.spec = spec
         #: The mapping of the claimed entity.
         self.mapping: QueueMapping = spec.mapping
@@ -78,31 +81,9 @@ class ClaimPlan(Generic[T]):
         """Return a plan of the same kind that claims other rows of the class."""
         return ClaimPlan(spec, self.strategy)
 
-    def built_for(
-        self,
-        database: Database,
-        *,
-        hooked: bool = False,
-        drawn: bool = False,
-        indexed: bool = True,
-    ) -> Strategy:
-        """Build the strategy with its statements for a database.
-
-        Args:
-            hooked: criteria of do_orm_execute hooks may join the predicate.
-            drawn: candidates come from another session.
-            indexed: the table has the indexes that the model declares.
-        """
-        return choose(
-            self.strategy, self.spec, database, hooked=hooked, drawn=drawn, indexed=indexed
-        )
-
-    @built_once
-    def _strategy(self, writer: Writer, hooked: bool, drawn: bool, indexed: bool) -> Strategy:
-        strategy = self.built_for(writer.database, hooked=hooked, drawn=drawn, indexed=indexed)
-        if strategy.marks:
-            _check_owner_date(self.mapping, writer)
-        return strategy
+    def strategy_on(self, database: Database, **found: bool) -> Strategy:
+        """Build the strategy with its statements for a database; see :func:`choose`."""
+        return choose(self.strategy, self.spec, database, **found)
 
     def claim(
         self,
@@ -111,41 +92,25 @@ class ClaimPlan(Generic[T]):
         owner: object | None,
         limit: int,
         rows: bool = False,
-        candidates_from: AnySession | None = None,
         options: Sequence[Any] = (),
+        take: Callable[[Writer, Request], Taken] | None = None,
     ) -> Claim[Any]:
-        """Claim entities, or plain rows; see :func:`claim`."""
-        request = self.request(owner, limit, rows, candidates_from)
-        with writing(session, self.mapping, rows=rows) as writer:
-            strategy = self.strategy_for(writer, request)
-            taken = self.take(writer, strategy, request)
-            return self.claim_of(writer, strategy, request, taken, options)
+        """Claim entities, or plain rows; see :func:`claim`.
 
-    def request(
-        self,
-        owner: object | None,
-        limit: int,
-        rows: bool,
-        candidates_from: AnySession | None = None,
-    ) -> Request:
-        """Check the arguments of a claim."""
+        Args:
+            take: takes the jobs, instead of :meth:`take`, and does more in one go.
+        """
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ArgumentError(f"limit is the number of jobs wanted, at least 1: {limit!r}")
-        source = None if candidates_from is None else session_of(candidates_from)
         name = None if owner is None else checked_owner(owner)
-        return Request(name, limit, rows, source)
+        request = Request(name, limit, rows)
+        with writing(session, self.mapping, rows=rows, shard_by=options) as writer:
+            taken = (take or self.take)(writer, request)
+            return self._claim_of(writer, request, taken, options)
 
-    def strategy_for(self, writer: Writer, request: Request) -> Strategy:
-        """Return the strategy that serves a request."""
-        drawn = request.candidates_from is not None
-        indexed = id(writer.connection.dialect) not in self._unindexed.values
-        strategy = self._strategy(writer, writer.hooked, drawn, indexed)
-        if request.owner is None or drawn:
-            _check_request(strategy, request)
-        return strategy
-
-    def take(self, writer: Writer, strategy: Strategy, request: Request) -> Taken:
+    def take(self, writer: Writer, request: Request) -> Taken:
         """Take jobs; if the table lacks an index that a statement names, name none from now on."""
+        strategy = self.strategy_for(writer, request)
         try:
             return strategy.take(writer, request)
         except Exception as error:  # a handle_error listener may raise what it likes
@@ -157,37 +122,52 @@ class ClaimPlan(Generic[T]):
             self.mapping,
         )
         self._unindexed.setdefault(writer.connection.dialect, True)
-        return self.strategy_for(writer, request).take(writer, request)
+        return self.take(writer, request)
 
-    def claim_of(
-        self,
-        writer: Writer,
-        strategy: Strategy,
-        request: Request,
-        taken: Taken,
-        options: Sequence[Any] = (),
+    def strategy_for(self, writer: Writer, request: Request) -> Strategy:
+        """Return the strategy that serves a request, and refuse what it does not serve."""
+        indexed = id(writer.connection.dialect) not in self._unindexed.values
+        strategy = self._strategy(writer, writer.hooked, indexed)
+        if strategy.marks and request.owner is None:
+            raise ArgumentError(
+                "owner= is needed, because the claim writes it to the rows. Use a name of the "
+                "worker, such as its host and process id; strategy='held' and 'advisory' need none"
+            )
+        return strategy
+
+    @built_once
+    def _strategy(self, writer: Writer, hooked: bool, indexed: bool) -> Strategy:
+        strategy = self.strategy_on(writer.database, hooked=hooked, indexed=indexed)
+        if strategy.marks:
+            _check_owner_date(self.mapping, writer)
+        return strategy
+
+    def _claim_of(
+        self, writer: Writer, request: Request, taken: Taken, options: Sequence[Any]
     ) -> Claim[Any]:
-        """Return the claim of what a strategy has taken; the entities get their fences."""
-        jobs, rows = taken.jobs, request.rows
-        if options and not rows:
+        """Return the claim of what was taken; the entities get their fences."""
+        jobs, mapping = taken.jobs, self.mapping
+        if options and jobs and not request.rows:
             self._load_options(writer, taken, options)
-        parts = self._parts(request, taken)
-        if rows and len(jobs) > 1 and strategy.database.repeats_keys:
-            _refuse_repeated_keys(parts)  # of entities it shows as they are fenced
-        claim: Claim[Any] = Claim(parts, candidates=taken.candidates, lost=taken.lost)
-        if not rows:
+        parts = self._parts(request, taken, may_repeat=writer.database.repeats_keys)
+        claim: Claim[Any] = Claim(
+            parts, candidates=taken.candidates, lost=taken.lost, refills_in=taken.refills_in
+        )
+        if not request.rows:
+            session = writer.session
             for part in parts:
                 for bring_back in attach_fences(part):
                     if taken.hold is None:
-                        undo_on_rollback(writer.session, bring_back)
+                        undo_on_rollback(session, bring_back)
             if taken.hold is None:
-                expire_on_savepoint_rollback(writer.session, jobs)
-        if self.spec.limits and self.mapping.wakes:
+                expire_on_savepoint_rollback(session, jobs)
+        if self.spec.key_limit and mapping.wakes:
             self._note_all_found(writer, request, taken)
-        if self.mapping.listeners and claim:
-            note(writer, self.mapping, claim_event(self.spec, parts))
+        if mapping.listeners and claim:
+            note(writer, mapping, claim_event(self.spec, parts))
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s: %d of %s, %s", request.owner, len(jobs), self.mapping, strategy.name)
+            name = self.strategy_for(writer, request).name
+            log.debug("%s: %d of %s, %s", request.owner, len(jobs), mapping, name)
         if taken.lost:
             lost_log.debug("%d of %d candidates lost", taken.lost, taken.candidates)
         return claim
@@ -204,8 +184,6 @@ class ClaimPlan(Generic[T]):
         In the claim itself PostgreSQL refuses a joinedload(), and other databases lock the
         joined rows too. What the claim loaded is not loaded again.
         """
-        if not taken.jobs:
-            return
         mapping, keys = self.mapping, keys_of(self.mapping, taken.jobs)
         named = key_is_in(mapping, "sa_jobqueue_keys")
         again = select(mapping.entity).where(named).options(*options)
@@ -213,7 +191,7 @@ class ClaimPlan(Generic[T]):
             writer.orm(again, {"sa_jobqueue_keys": key_values(keys)}).unique().all()
         except BaseException:
             if taken.hold is not None:  # the caller never gets to see these jobs
-                taken.hold.let_go(writer.connection, mapping, keys, LetGo.AT_END)
+                taken.hold.let_go(writer.connection, keys, LetGo.AT_END)
             raise
 
     def begin(self, session: AnyConnection, *, rows: bool) -> None:
@@ -221,7 +199,7 @@ class ClaimPlan(Generic[T]):
 
         For claims that look again: once something was written, the level can only be asked for.
         """
-        if self.spec.limits or self.spec.strict:
+        if self.spec.key_limit or self.spec.strict:
             with writing(session, self.mapping, rows=rows, reads=True) as writer:
                 _ = writer.sees_commits
 
@@ -255,22 +233,30 @@ class ClaimPlan(Generic[T]):
             attach_fences(part)
         return Claim(parts)
 
-    def _parts(self, request: Request, taken: Taken) -> list[FencedJobs]:
-        """Make the tokens: one for each owner_date of the claim, or one for an unmarked claim."""
-        mapping, spec, owner, rows = self.mapping, self.spec, request.owner, request.rows
-        jobs, dates = list(taken.jobs), taken.dates
-        keys = keys_of(mapping, jobs, rows=rows)
-        limited_by = spec if spec.limits else None
-        if taken.hold is not None:
-            token = Token(spec.ready, owner, hold=taken.hold, limited_by=limited_by)
-            return [FencedJobs(mapping, token, keys, jobs, rows)]
+    def _parts(
+        self, request: Request, taken: Taken, *, may_repeat: bool = False
+    ) -> list[FencedJobs]:
+        """Divide what was taken by its tokens: one for each owner_date, or one without a date.
+
+        Args:
+            may_repeat: two rows may have one key. Of entities that shows as they are fenced.
+        """
+        spec, hold, rows, jobs = self.spec, taken.hold, request.rows, list(taken.jobs)
+        keys = keys_of(self.mapping, jobs, rows=rows)
+        if rows and may_repeat and len(set(keys)) < len(keys):
+            raise repeated_key(self.mapping)
+        status = spec.during if hold is None else spec.ready
+        limited_by = spec if spec.key_limit else None
         tokens: dict[Any, Token] = {}
         parts, begin = [], 0
-        for date, same in groupby(dates):  # a single statement has one date
+        undated: list[Any] = [None] * len(jobs)
+        for date, same in groupby(taken.dates or undated):
             end = begin + len(list(same))
             if date not in tokens:
-                tokens[date] = Token(spec.during, owner, [date], limited_by=limited_by)
-            parts.append(FencedJobs(mapping, tokens[date], keys[begin:end], jobs[begin:end], rows))
+                dates = [] if date is None else [date]
+                tokens[date] = Token(status, request.owner, dates, hold, limited_by)
+            some = tokens[date], keys[begin:end], jobs[begin:end]
+            parts.append(FencedJobs(self.mapping, *some, rows))
             begin = end
         return parts
 
@@ -291,12 +277,6 @@ def _check_owner_date(mapping: QueueMapping, writer: Writer) -> None:
             "sa_jobqueue.migration.timestamp_type(), or its impl if it is a TypeDecorator: on "
             "MySQL and MariaDB that is mysql.DATETIME(fsp=6)"
         )
-
-
-def _refuse_repeated_keys(parts: Sequence[FencedJobs]) -> None:
-    for part in parts:
-        if len(set(part.identities)) < len(part.identities):
-            raise repeated_key(part.mapping)
 
 
 def checked_owner(owner: object, *, claims: bool = True) -> str:
@@ -326,18 +306,6 @@ def checked_owner(owner: object, *, claims: bool = True) -> str:
     return name
 
 
-def _check_request(strategy: Strategy, request: Request) -> None:
-    if strategy.marks and request.owner is None:
-        raise ArgumentError(
-            "owner= is needed, because the claim writes it to the rows. Use a name of the worker, "
-            "such as its host and process id; strategy='held' and 'advisory' need none"
-        )
-    if request.candidates_from is not None and not strategy.candidates_elsewhere:
-        raise ArgumentError(
-            f"candidates_from= is for strategy='candidates'; this claim uses {strategy.name!r}"
-        )
-
-
 def claim_plan(
     entity: type[T],
     *where: ColumnElement[bool],
@@ -348,7 +316,9 @@ def claim_plan(
     strict: bool = False,
     serial_by: Any = None,
     limit_by: Mapping[Any, int] | None = None,
-    on_retry: str = WAIT,
+    rate: Rate | None = None,
+    rate_by: Any = None,
+    fair_by: Any = None,
     placed: bool = True,
 ) -> ClaimPlan[T]:
     """Make a plan of what is claimed and how; statuses are JobStatus or words.
@@ -364,10 +334,18 @@ def claim_plan(
         ready=word_of(mapping, ready),
         during=word_of(mapping, during),
         strict=strict,
-        limits=key_limits(mapping, serial_by, limit_by, on_retry),
-        on_retry=on_retry,
+        key_limit=key_limit(mapping, serial_by, limit_by),
         placed=placed,
     )
+    if rate is not None or rate_by is not None:
+        from ..strategies.rates import checked_rate
+
+        rate, rate_by = checked_rate(mapping, rate, rate_by, spec.ready)
+        spec = replace(spec, rate=rate, rate_by=rate_by)
+    if fair_by is not None:
+        from ..strategies.fair import checked_fair_by
+
+        spec = replace(spec, fair_by=checked_fair_by(spec, fair_by))
     mapping.refuse_other_tables(spec.where)
     return ClaimPlan(spec, strategy)
 
@@ -388,7 +366,6 @@ def claim(
     owner: str | int | Owner | None = None,
     limit: int = 1,
     order_by: Any = (),
-    candidates_from: AnySession | None = None,
     strategy: str = AUTO,
     options: Sequence[Any] = (),
 ) -> Claim[T]:
@@ -407,10 +384,9 @@ def claim(
         limit: the most jobs to claim, at least 1.
         order_by: replaces the claim order (round, priority, run_at); the primary key
             always comes last.
-        candidates_from: another session, such as a replica's, in which the
-            ``candidates`` strategy reads its candidates.
         strategy: ``"auto"``, or the name of a strategy.
-        options: loader options; ``joinedload`` is applied without locks.
+        options: loader options; ``joinedload`` is applied without locks. In a ShardedSession
+            ``set_shard_id("eu")`` names the database.
 
     Returns:
         The claimed entities, persistent in `session`, in claim order.
@@ -424,9 +400,7 @@ def claim(
         plan = claim_plan(entity, *where, order_by=order_by, strategy=strategy, placed=False)
     else:
         plan = _plan_of_class(entity, strategy)
-    return plan.claim(
-        session, owner=owner, limit=limit, candidates_from=candidates_from, options=options
-    )
+    return plan.claim(session, owner=owner, limit=limit, options=options)
 
 
 def claimed_by(session: AnySession, entity: type[T], owner: str | int | Owner) -> Claim[T]:
@@ -450,3 +424,32 @@ def _plan_of_class(entity: type[T], strategy: str) -> ClaimPlan[T]:
     if plan is None:
         plan = kept[strategy] = claim_plan(entity, strategy=strategy, placed=False)
     return plan
+
+
+# -- the event of a claim ------------------------------------------------------
+
+
+def claim_event(spec: ClaimSpec, parts: Sequence[FencedJobs]) -> Event:
+    """Make the event of a claim."""
+    jobs = tuple(job for part in parts for job in _told(spec, part))
+    at = jobs[-1].owner_date if jobs else None
+    return Event("after_claim", "claim", spec.mapping.entity, jobs, len(jobs), at=at)
+
+
+def _told(spec: ClaimSpec, part: FencedJobs) -> Iterator[EventJob]:
+    mapping, token, unmarked = spec.mapping, part.token, part.token.hold is not None
+    name = mapping.attributes.get("attempts", "")
+    key = mapping.column("attempts").key if name else ""
+    for identity, job in zip(part.identities, part.jobs, strict=True):
+        shown = job._mapping.get(key) if part.rows else instance_dict(job).get(name)
+        yield EventJob(
+            identity,
+            token.status,
+            token.status,
+            token.owner,
+            tuple(token.dates),
+            # An unmarked claim has counted nothing.
+            attempts=None if shown is None else shown + unmarked,
+            unmarked=unmarked,
+            before=spec.ready,
+        )

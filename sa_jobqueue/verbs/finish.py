@@ -30,10 +30,10 @@ from typing import Any, TypeAlias
 from sqlalchemy import ClauseElement, Column, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from ..dialects.clock import as_utc
+from ..databases.clock import as_utc
 from ..errors import ArgumentError
 from ..fence.claim import FencedJobs, by_mapping, jobs_by_token
-from ..fence.statements import own_parameter
+from ..fence.statements import key_parameter, own_parameter
 from ..fence.token import Change, LetGo, distinct
 from ..fence.write import write
 from ..model.columns import error_length, error_text, first_line
@@ -89,8 +89,8 @@ def complete(
             were written.
         NotClaimed: an entity has no fence; nothing was written.
     """
-    changes = completions(jobs_by_token(jobs), delete=delete, then=then)
-    write(session, with_own_values(changes, values))
+    changes: Changes = completions(jobs_by_token(jobs), delete=delete, then=then)
+    write(session, changes if values is None else with_own_values(changes, values))
 
 
 def completions(
@@ -145,11 +145,14 @@ def fail(
     changes: list[tuple[Change, list[FencedJobs]]] = []
     for mapping, of_class in by_mapping(parts):
         _check_queue("fail", mapping)
-        if retry_in is not None:
-            _check_schedule(mapping)
+        if retry_in is None:
+            delays = by_delay(session, mapping, of_class, backoff)
+        elif mapping.has("run_at"):
             delays = {retry_in: of_class}
         else:
-            delays = by_delay(session, mapping, of_class, backoff)
+            raise ArgumentError(
+                f"retry_in= needs the column run_at, and {mapping} has none: add RetryMixin"
+            )
         text, word = error_text(error, error_length(mapping)), word_of(mapping, ready)
         for delay, alike in delays.items():
             given = {ERROR: text, SHIFT: delay // timedelta(microseconds=1)}
@@ -223,7 +226,7 @@ def renew(session: AnyConnection, jobs: Any) -> None:
     """
     changes = []
     for mapping, parts in by_mapping(jobs_by_token(jobs)):
-        with writing(session, mapping, rows=True, reads=True) as writer:
+        with writing(session, mapping, rows=True, reads=True, shard_by=parts[0].jobs) as writer:
             now = as_utc(writer.core(select(writer.database.claim_date())).scalar_one())
         # The fence gets the new date before it is written, so that a finish which waits
         # for the row's lock accepts it.
@@ -253,13 +256,6 @@ def _check_deletable(mapping: QueueMapping) -> None:
         raise mapping.spread_over_tables("complete")
 
 
-def _check_schedule(mapping: QueueMapping) -> None:
-    if not mapping.has("run_at"):
-        raise ArgumentError(
-            f"retry_in= needs the column run_at, and {mapping} has none: add RetryMixin"
-        )
-
-
 # The application's own columns, which a finish writes in its own statement.
 #
 # ::
@@ -271,6 +267,9 @@ def _check_schedule(mapping: QueueMapping) -> None:
 
 #: Own columns with their values; or a function that returns them for a job, as it was given.
 OwnValues: TypeAlias = Mapping[Any, Any] | Callable[[Any], Mapping[Any, Any]]
+
+#: The most jobs to which one statement gives values of their own: 128 take 256 parameters more.
+MOST_CASES = 128
 
 Changes: TypeAlias = Sequence[tuple[Change, list[FencedJobs]]]
 
@@ -297,9 +296,35 @@ def with_own_values(changes: Changes, values: OwnValues | None) -> Changes:
             own = [values(job) for job in part.jobs]
             groups = list(map(_group, own))
             of_group = dict(zip(groups, own, strict=True))
+            alone: dict[tuple[Column[Any], ...], list[tuple[Change, FencedJobs]]] = {}
             for group, alike in part.divided(groups).items():
-                divided.append((_and_own(change, part.mapping, of_group[group]), [alike]))
+                one = _and_own(change, part.mapping, of_group[group]), alike
+                is_alone = one[0].own and len(alike.jobs) == 1 == len(part.mapping.keys)
+                alone.setdefault(one[0].own if is_alone else (), []).append(one)
+            divided += [(own_change, [alike]) for own_change, alike in alone.pop((), ())]
+            for ones in alone.values():
+                for begin in range(0, len(ones), MOST_CASES):
+                    divided.append(_by_cases(ones[begin : begin + MOST_CASES]))
     return divided
+
+
+def _by_cases(ones: list[tuple[Change, FencedJobs]]) -> tuple[Change, list[FencedJobs]]:
+    """Make one change of those to single jobs that write the same columns."""
+    (change, part), *others = ones
+    if not others:
+        return change, [part]
+    cases = 1 << len(others).bit_length()  # so that few statements are built
+    together = FencedJobs(part.mapping, part.token, [], [], part.rows)
+    parameters, each = dict(change.parameters), {}
+    for one, alike in ones:
+        together.add(alike.indices[0], alike.jobs[0], alike.identities[0])
+        names = map(own_parameter, range(len(change.own)))
+        each[alike.identities[0]] = [one.parameters[name] for name in names]
+    rows = [*each.items()]
+    for case, (key, values) in enumerate(rows + rows[-1:] * (cases - len(rows))):
+        parameters[key_parameter(case)] = key[0]
+        parameters |= {own_parameter(n, case): value for n, value in enumerate(values)}
+    return replace(change, parameters=parameters, each=each, cases=cases), [together]
 
 
 def _group(own: Any) -> Any:
@@ -361,7 +386,8 @@ def _own_column(mapping: QueueMapping, verb: str, name: Any) -> Column[Any]:
             f"{verb}(values=) takes attributes of {mapping} that are columns, as in "
             f"{{{mapping}.name: 'x'}}, not {name!r}"
         )
-    if any(column in mapping.keys or column.primary_key for column in columns):
+    keys = set(map(id, mapping.keys))  # `in` would compare columns by an SQL expression for each
+    if any(id(column) in keys or column.primary_key for column in columns):
         raise ArgumentError(f"{verb}(values=) cannot change {name}: it is of the primary key")
     if column.table is not mapping.table:
         raise ArgumentError(

@@ -6,19 +6,21 @@ over jobs that have another status by now. The verbs return the jobs that they c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, bindparam, select
 
-from ..dialects.clock import utc_now
+from ..databases.clock import utc_now
 from ..errors import ArgumentError
 from ..events.event import EVENT_OF_VERB, Event, EventJob
 from ..events.notes import note, note_claimable
-from ..fence.claim import jobs_with_keys
+from ..fence.claim import each_job, jobs_with_keys
 from ..fence.statements import lock_rows
-from ..model.keys import key_batches, key_is_in, key_values
+from ..fence.token import Fence, Token
+from ..model.keys import key_batches, key_is_in, key_values, locked_by_key
 from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, DONE, UNCLAIMED, status_is
 from ..model.transitions import (
@@ -27,14 +29,15 @@ from ..model.transitions import (
     UNFINISHED,
     UnclaimedValues,
     ended,
+    expired,
     left_by,
     reprioritized,
+    reset,
     retried,
     words_of,
 )
-from ..sessions.built_once import built_once
-from ..sessions.show import show_expired
-from ..sessions.writer import AnySession, Writer, writing
+from ..sessions.show import loaded, show_expired
+from ..sessions.writer import AnySession, Writer, built_once, shard_of, writing
 from .backoff import LONGEST_AGE, check_durations
 
 CHANGE_KEYS = "sa_jobqueue_keys"
@@ -83,18 +86,30 @@ def reprioritize_jobs(
     """Give jobs that have one of the statuses another priority; see :func:`reprioritize`."""
     if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
         raise ArgumentError(f"a priority is an integer from -32768 to 32767: {priority!r}")
-    found = jobs_with_keys(jobs)
-    for _, mapping, _ in found:
+    jobs = list(each_job(jobs))
+    for _, mapping, _ in jobs_with_keys(jobs):
         if not mapping.has("priority"):
             raise ArgumentError(f"{mapping} has no priority: add PriorityMixin")
-    return change(
-        session,
-        [job for job, _, _ in found],
-        "reprioritize",
-        reprioritized,
-        leaving=leaving,
-        given={PRIORITY: priority},
+    given = {PRIORITY: priority}
+    return change(session, jobs, "reprioritize", reprioritized, leaving=leaving, given=given)
+
+
+def cancel_expired(session: AnySession, mapping: QueueMapping, ready: str, limit: int) -> int:
+    """Cancel jobs that nobody has claimed in time, at most `limit`; return how many."""
+    keys = mapping.key_attributes
+    late: Any = select(*keys).where(
+        mapping.has_status(ready), mapping.attribute("expires_at") <= utc_now()
     )
+    with writing(session, mapping) as writer, writer.atomically():
+        writer.lock_writes(mapping.table)
+        named = late.where(key_is_in(mapping, CHANGE_KEYS, writer.database))
+        # A job that somebody has locked is just being claimed, or a held claim has it.
+        locking = locked_by_key(named, mapping, writer.database, skip_locked=True)
+        jobs: list[Fence] = []
+        for batch in key_batches(list(map(tuple, writer.rows(late.limit(limit))))):
+            free = writer.rows(locking, {CHANGE_KEYS: key_values(batch)})
+            jobs += [Fence(mapping.entity, tuple(key), Token(ready, None)) for key in free]
+        return len(change(session, jobs, "cancel", expired, leaving=[ready], to=CANCELLED))
 
 
 def prune(
@@ -139,7 +154,7 @@ def prune_jobs(
     check_durations(zero=True, longest=LONGEST_AGE, older_than=older_than)
     if limit < 1:
         raise ArgumentError(f"limit is the number of rows to delete, at least 1: {limit!r}")
-    if {*words_of(mapping, UNFINISHED), *unfinished} & set(words):
+    if {*words_of(mapping, UNFINISHED), *mapping.waiting, *unfinished} & set(words):
         raise ArgumentError(f"only finished jobs are pruned, not {', '.join(words)}")
     if mapping.tables > 1:
         raise mapping.spread_over_tables("prune")
@@ -171,8 +186,9 @@ def _delete(writer: Writer, mapping: QueueMapping, word: str, old: Any) -> list[
     gone = database.delete_by_key(mapping.table, mapping.keys).where(
         key_is_in(mapping, CHANGE_KEYS, database), status_is(status, word)
     )
-    for batch in key_batches(keys):
-        writer.core(gone, {CHANGE_KEYS: key_values(batch)})
+    with mapping.counting(writer, keys):
+        for batch in key_batches(keys):
+            writer.core(gone, {CHANGE_KEYS: key_values(batch)})
     return keys
 
 
@@ -208,23 +224,29 @@ def change(
         given: the values of further parameters of the statement.
         limited: the queue limits serial keys. A class may say so, too.
     """
-    groups: dict[QueueMapping, list[tuple[Any, Any]]] = {}
+    groups: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
     for job, mapping, identity in jobs_with_keys(jobs):
-        groups.setdefault(mapping, []).append((job, identity))
+        groups[mapping, shard_of([job])].append((job, identity))
     changed: list[Any] = []
-    for mapping, pairs in groups.items():
+    for (mapping, _), pairs in groups.items():
         left = left_by(verb) if verb in TRANSITIONS else (UNCLAIMED,)
         words = words_of(mapping, left) if leaving is None else tuple(leaving)
-        with writing(session, mapping) as writer, writer.atomically():
+        if leaving is None and UNCLAIMED in left:
+            words += mapping.waiting
+        its_shard = writing(session, mapping, shard_by=pairs[0][:1])
+        with its_shard as writer, writer.atomically():
             writer.lock_writes(mapping.table)
             keys = (identity for _, identity in pairs)
-            found = lock_rows(writer, mapping, "status", keys, words)
+            locked = lock_rows(writer, mapping, ("status",), keys, words)
+            found = {key: status for key, (status,) in locked.items()}
             after = word_of(mapping, to)
             statement = update_statement(mapping, writer, values, after, words)
-            for batch in key_batches(list(found)):
-                writer.core(statement, {CHANGE_KEYS: key_values(batch), **(given or {})})
+            with mapping.counting(writer, found):
+                for batch in key_batches(list(found)):
+                    writer.core(statement, {CHANGE_KEYS: key_values(batch), **(given or {})})
             # Also the jobs that were left alone: they have another status than the caller thought.
-            show_expired(writer.session, mapping, [job for job, _ in pairs])
+            entities = [job for job, _ in pairs if not isinstance(job, Fence)]
+            show_expired(writer.session, mapping, entities)
         if mapping.listeners and found:
             note(writer, mapping, change_event(mapping, verb, found))
         if found and verb != "cancel":
@@ -235,6 +257,36 @@ def change(
             note_claimable(writer, mapping)
         changed += [job for job, identity in pairs if identity in found]
     return changed
+
+
+def move(
+    writer: Writer,
+    mapping: QueueMapping,
+    identity: tuple[Any, ...],
+    before: str,
+    after: str,
+    *,
+    final: bool,
+) -> bool:
+    """Move a job that waits from one status to another; tell whether it had the first one.
+
+    Args:
+        final: the job ends; else it is as if it had never been tried.
+    """
+    moving = update_statement(mapping, writer, ended if final else reset, after, (before,))
+    with mapping.counting(writer, [identity]):
+        moved = writer.core(moving, {CHANGE_KEYS: key_values([identity])}).rowcount
+    if not moved:
+        return False
+    if writer.of_session is not None:
+        show_expired(writer.session, mapping, loaded(writer, mapping, [identity]))
+    if mapping.listeners:
+        note(writer, mapping, change_event(mapping, "signal", {identity: before}, after))
+    if not final:
+        mapping.head.changes += 1
+        if mapping.wakes:
+            note_claimable(writer, mapping)
+    return True
 
 
 @built_once

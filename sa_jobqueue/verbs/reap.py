@@ -22,13 +22,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, case, select
 from sqlalchemy.exc import DBAPIError
 
-from ..dialects import is_mistake, is_refusal
-from ..dialects.clock import as_utc, utc_now
+from ..databases import is_mistake, is_refusal
+from ..databases.clock import as_utc, utc_now
 from ..errors import ArgumentError
 from ..events.event import Event, EventJob
 from ..events.notes import note, note_claimable
@@ -176,10 +178,10 @@ def reap_claims(
         if mapping.listeners:
             for told in _events(spec, reaped):
                 note(writer, mapping, told)
-        frees_keys = bool(spec.limits or mapping.args.per_key)
+        frees_keys = bool(spec.key_limit or mapping.args.per_key)
         if mapping.wakes and (frees_keys or reaped.failed < len(reaped)):
             note_claimable(writer, mapping)
-        entities = loaded(writer.session, mapping, (job.identity for job in reaped.jobs))
+        entities = loaded(writer, mapping, (job.identity for job in reaped.jobs))
         show_expired(writer.session, mapping, entities)
         owners = ", ".join(f"{owner}: {count}" for owner, count in reaped.by_owner.items())
         log.info("%d of %s, %d of them failed; %s", len(reaped), mapping, reaped.failed, owners)
@@ -189,7 +191,7 @@ def reap_claims(
 def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
     """Make an event of the jobs of each reason."""
     now = {True: spec.mapping.word(FAILED), False: spec.ready}
-    for reason in ReapReason:
+    for reason, of_reason in groupby(reaped.jobs, attrgetter("reason")):  # rule by rule
         jobs = tuple(
             EventJob(
                 job.identity,
@@ -199,12 +201,9 @@ def _events(spec: ClaimSpec, reaped: Reaped) -> Iterator[Event]:
                 tuple(filter(None, [job.owner_date])),
                 before=spec.during,
             )
-            for job in reaped.jobs
-            if job.reason is reason
+            for job in of_reason
         )
-        if jobs:
-            entity = spec.mapping.entity
-            yield Event("after_reap", "reap", entity, jobs, len(jobs), error=str(reason))
+        yield Event("after_reap", "reap", spec.mapping.entity, jobs, len(jobs), error=str(reason))
 
 
 class _Rule(NamedTuple):
@@ -268,7 +267,10 @@ class _Reaper:
         """Reap what the rules name, until the limit is reached."""
         reaped: list[ReapedJob] = []
         for rule in rules:
-            keys = self._propose(rule, limit)
+            # The oldest first, by a plain read: a locking read holds all that InnoDB walks.
+            found = select(*self.mapping.key_attributes).where(*self._claimed, *rule.criteria)
+            oldest = found.order_by(self.mapping.attribute("owner_date")).limit(limit)
+            keys = [tuple(key) for key in self.writer.orm(oldest)]
             for batch in key_batches(keys):
                 reaped += self._take_back(rule, batch)
             limit -= len(keys)
@@ -276,19 +278,14 @@ class _Reaper:
                 break
         return Reaped(tuple(reaped), more=limit <= 0)
 
-    def _propose(self, rule: _Rule, limit: int) -> list[tuple[Any, ...]]:
-        """Find the oldest claims by a plain read: a locking read holds all that InnoDB walks."""
-        keys = select(*self.mapping.key_attributes).where(*self._claimed, *rule.criteria)
-        oldest = keys.order_by(self.mapping.attribute("owner_date")).limit(limit)
-        return [tuple(key) for key in self.writer.orm(oldest)]
-
     def _take_back(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:
         locked = self._lock(rule, keys)
         refused: set[tuple[Any, ...]] = set()
-        for failed in (False, True):
-            changed = [job.identity for job in locked if job.failed is failed]
-            if changed:
-                refused |= self._write(self._update(rule, failed=failed), changed)
+        with self.mapping.counting(self.writer, [job.identity for job in locked if job.failed]):
+            for failed in (False, True):
+                changed = [job.identity for job in locked if job.failed is failed]
+                if changed:
+                    refused |= self._write(self._update(rule, failed=failed), changed)
         return [job for job in locked if job.identity not in refused]
 
     def _lock(self, rule: _Rule, keys: Sequence[tuple[Any, ...]]) -> list[ReapedJob]:

@@ -9,32 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 
-from ..dialects import is_undone
-from ..fence.carried import CarriedJobs, carried
+from ..databases import is_undone
+from ..fence.carried import carried
 from ..fence.claim import Claim, FencedJobs, jobs_by_token
 from ..fence.token import Change
 from ..fence.write import write_in, write_missing
 from ..model.mapping import word_of
-from ..sessions.writer import AnyConnection, Writer, has_execute_hooks, session_of, writing
-from ..strategies import Request, Strategy
+from ..sessions.writer import AnyConnection, Writer, has_execute_hooks, session_of
+from ..strategies import Request, Strategy, Taken
 from .claim import ClaimPlan
 from .finish import completions
-
-
-class _Finish(NamedTuple):
-    """The finish of a turn: one change to jobs of the class that is claimed.
-
-    Attributes:
-        carriable: the statement of a claim may do it.
-    """
-
-    change: Change
-    parts: list[FencedJobs]
-    carriable: bool
 
 
 def turn_in_one(
@@ -64,73 +52,53 @@ def turn_in_one(
         ClaimLost: claims of `finished` were lost; nothing was claimed.
         LockLost: of an Owner; nothing was done.
     """
-    if not _is_plain(plan, session):
+    mapping, spec = plan.mapping, plan.spec
+    hooked = not isinstance(session, Connection) and has_execute_hooks(session_of(session))
+    if hooked or spec.key_limit or spec.strict:
         return None
-    finish = _finish_of(plan, finished, then, delete, shown=shown)
-    if finish is None:
+    parts = jobs_by_token(finished)
+    if not parts or any(part.mapping is not mapping for part in parts):
         return None
-    request = plan.request(owner, limit, rows)
-    with writing(session, plan.mapping, rows=rows) as writer:
-        strategy = plan.strategy_for(writer, request)
-        jobs = None
-        if finish.carriable and strategy.carries_finishes:
-            (part,) = finish.parts
-            jobs = carried(writer, plan.mapping, finish.change, part, request.owner)
-        if jobs is not None:
-            try:
-                return _claimed_in_one(plan, writer, strategy, request, finish, jobs, options)
-            except Exception as error:
-                if not is_undone(error):
-                    raise
-            # It has undone itself: others have some of the jobs. Two statements tell which.
-        write_in(writer, plan.mapping, finish.change, finish.parts)
-        taken = plan.take(writer, strategy, request)
-        return plan.claim_of(writer, strategy, request, taken, options)
+    ((change, _),) = completions(parts, delete=delete, then=then)
+    shows = change.values is not None and any(part.has_entities for part in parts)
+    if shows and not shown and not mapping.listeners:  # nobody looks at the new values
+        parts, shows = [replace(part, rows=True) for part in parts], False
+    alone = len(parts) == 1 and not shows and mapping.groups is None
+    carriable = alone and word_of(mapping, then) != spec.ready
+
+    def take(writer: Writer, request: Request) -> Taken:
+        strategy, taken = plan.strategy_for(writer, request), None
+        if carriable and strategy.carries_finishes:
+            taken = _take_in_one(plan, writer, strategy, request, change, parts[0])
+        if taken is None:
+            write_in(writer, change, parts)
+            taken = plan.take(writer, request)
+        return taken
+
+    return plan.claim(session, owner=owner, limit=limit, rows=rows, options=options, take=take)
 
 
-def _claimed_in_one(
+def _take_in_one(
     plan: ClaimPlan[Any],
     writer: Writer,
     strategy: Strategy,
     request: Request,
-    finish: _Finish,
-    jobs: CarriedJobs,
-    options: Sequence[Any],
-) -> Claim[Any]:
-    """Complete jobs and claim the next by one statement."""
-    taken = strategy.take_after(writer, request, jobs)
-    found = jobs.finished(writer, claimed=bool(taken.jobs))
-    none_missed = len(found) == len(jobs.keys)
-    (part,) = finish.parts
-    write_missing(writer, plan.mapping, finish.change, part, found)
-    if none_missed:
-        taken = strategy.take_rest(writer, request, taken)
-    else:
-        # A heartbeat has renewed claims meanwhile: their jobs are finished by now.
-        taken = plan.take(writer, strategy, request)
-    return plan.claim_of(writer, strategy, request, taken, options)
-
-
-def _finish_of(
-    plan: ClaimPlan[Any], finished: Any, then: str, delete: bool | None, *, shown: bool
-) -> _Finish | None:
-    """Return the one change to jobs of the plan's class; None: there is none, or several."""
-    parts = jobs_by_token(finished)
-    if not parts or any(part.mapping is not plan.mapping for part in parts):
+    change: Change,
+    part: FencedJobs,
+) -> Taken | None:
+    """Complete jobs and take the next by one statement; None: nothing was done."""
+    jobs = carried(writer, plan.mapping, change, part, request.owner)
+    if jobs is None:
         return None
-    changes = completions(parts, delete=delete, then=then)
-    ((change, _),) = changes
-    carriable = len(parts) == 1 and word_of(plan.mapping, then) != plan.spec.ready
-    if change.values is not None and any(part.has_entities for part in parts):
-        if shown or plan.mapping.listeners:  # they look at the new values
-            carriable = False
-        else:
-            parts = [replace(part, rows=True) for part in parts]
-    return _Finish(change, parts, carriable)
-
-
-def _is_plain(plan: ClaimPlan[Any], session: AnyConnection) -> bool:
-    """Tell whether nothing but the statements of the turn is involved."""
-    if plan.spec.limits or plan.spec.strict:
-        return False
-    return isinstance(session, Connection) or not has_execute_hooks(session_of(session))
+    try:
+        taken = strategy.take(writer, replace(request, finish=jobs))
+    except Exception as error:
+        if not is_undone(error):
+            raise
+        return None  # others have some of the jobs: two statements tell which
+    found = jobs.finished(writer, claimed=bool(taken.jobs))
+    missed = len(found) < len(jobs.keys)
+    write_missing(writer, change, part, found)
+    if missed:  # a heartbeat has renewed claims meanwhile: their jobs are finished by now
+        return plan.take(writer, request)
+    return strategy.add_rest(writer, request, taken)

@@ -12,9 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, func, literal_column, select
 
-from ..dialects import Database
-from ..dialects.clock import as_utc, utc_now
-from ..dialects.connections import Calls, calls_for, connected_apart
+from ..databases import Database, Limits, driver_connection
+from ..databases.clock import as_utc, utc_now
+from ..databases.connections import Calls, connected_apart
+from ..databases.watched_connection import WatchedConnection
+from ..errors import LockLost, UnsupportedDatabase
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
 from ..strategies.ready_rows import ReadyRows
@@ -46,7 +48,7 @@ class Looking:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Be connected, outside of the pool and in AUTOCOMMIT."""
-        self._calls = calls_for(self._engine)
+        self._calls = Calls(self._engine)
         try:
             connected = connected_apart(self._engine)
             self._connection = self._calls.run(connected.__enter__)
@@ -118,6 +120,142 @@ def _pragma(connection: Connection, name: str) -> Any:
         return cursor.fetchone()[0]
 
 
+# The connection that listens is one of its own, outside of any pool, and not that of the worker's
+# Owner: a worker may have been given a plain name, or the Owner of somebody else; an Owner that
+# loses its lock goes on with another connection; and a look for due jobs must not keep an Owner's
+# lock from being renewed.
+
+#: The connection asks the server something every 5 s, and waits so long for the answer.
+LIMITS = Limits(silence=timedelta(minutes=2), answer=timedelta(seconds=5))
+
+
+class Listening(Looking):
+    """PostgreSQL: hears the notifications of tables, by psycopg2, psycopg or asyncpg.
+
+    Args:
+        channels: those of the tables, and the application's own.
+        tells: every queue is notified of.
+        heard: called when notifications have come, in another thread.
+        noticed: ends a pause, in another thread.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        database: Database,
+        channels: Sequence[str],
+        *,
+        tells: bool,
+        heard: Callable[[], None],
+        noticed: Callable[[], None],
+    ) -> None:
+        super().__init__(engine)
+        self.tells = tells
+        self._database = database
+        self._channels = channels
+        self._heard = heard
+        self._noticed = noticed
+        self._watched: WatchedConnection
+        self._notes: list[Any] = []
+        self._read: Callable[[], object] | None = None  # as the driver does it without a question
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Be connected, and listen."""
+        self._notes, self._read = [], None
+        self._watched = WatchedConnection(
+            self._engine,
+            LIMITS,
+            self._database.backend,
+            after_answer=self._collect,
+            receive=self._receive,
+        )
+        try:
+            self.ask(self._listen)
+            yield
+        finally:
+            self._watched.close()
+
+    def wait(self, seconds: float, pause: Pause) -> bool:
+        """Wait; look now and then whether the server still answers."""
+        pause(min(seconds, LIMITS.pulse.total_seconds()))
+        if self._watched.lost:
+            raise LockLost("the connection was lost")
+        return False
+
+    def ask(self, question: Callable[[Connection], R]) -> R:
+        """Ask the server something."""
+        return self._watched.ask(question)
+
+    def _collect(self) -> None:
+        """Tell that something has come; the watcher is disturbed for a loss only."""
+        if self._read is None:  # not yet
+            return
+        if self._notes:
+            self._notes.clear()
+            self._heard()
+        if not self._watched.sure:
+            self._noticed()
+
+    def _receive(self, connection: Connection) -> None:
+        """Read what the server has sent unasked."""
+        if self._read is not None:
+            self._read()
+
+    def _listen(self, connection: Connection) -> None:
+        """Listen to the channels.
+
+        Raises:
+            UnsupportedDatabase: a pooler is in between, or we do not know this driver.
+        """
+        if self._database.through_pooler(connection):
+            raise UnsupportedDatabase(
+                "the worker connects through a pooler, which would give its notifications to "
+                "others. Give the worker an engine that connects to the server itself"
+            )
+        driver, notes = driver_connection(connection), self._notes
+        if hasattr(driver, "add_listener"):
+            self._listen_by_asyncpg(driver)
+            return
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        for channel in self._channels:
+            connection.exec_driver_sql(f"LISTEN {quote(channel)}")
+        if hasattr(driver, "add_notify_handler"):  # psycopg calls it for what comes with an answer
+            driver.add_notify_handler(notes.append)
+            server = driver.pgconn
+
+            def receive() -> None:
+                server.consume_input()
+                while (note := server.notifies()) is not None:  # libpq keeps what came unasked
+                    notes.append(note)
+
+            self._read = receive
+        elif hasattr(driver, "notifies"):  # psycopg2 keeps what has come, also with an answer
+            self._notes, self._read = driver.notifies, driver.poll
+        else:
+            raise UnsupportedDatabase(
+                "only psycopg2, psycopg and asyncpg receive notifications, not "
+                f"{type(driver)!r}: use one of these drivers"
+            )
+
+    def _listen_by_asyncpg(self, driver: Any) -> None:
+        from asyncio import sleep
+
+        from sqlalchemy.util import await_only
+
+        notes = self._notes
+        for channel in self._channels:
+            await_only(driver.add_listener(channel, lambda *note: notes.append(note)))
+
+        def receive() -> None:
+            for _ in range(3):  # the loop reads, asyncpg calls us, and sees the connection's end
+                await_only(sleep(0))
+            if driver.is_closed():
+                raise LockLost("the connection was lost")
+
+        self._read = receive
+
+
 #: A look visits at most so many rounds and priorities of a queue.
 LEVELS = 20
 
@@ -171,7 +309,7 @@ class _Read:
     def times(self, connection: Connection, options: Mapping[str, Any]) -> Iterator[float]:
         """Yield the seconds until a job of each level is due."""
         writer = Writer(None, connection, self._database, True, self._mapping.mapper, options)
-        for level in islice(self._ready.levels.each(writer), LEVELS):
+        for level in islice(self._ready.each_level(writer), LEVELS):
             found: Any = writer.core(self._statement, {"sa_jobqueue_limit": 1, **level}).first()
             if found is not None:
                 yield _seconds(*found) if self._reads_time else 0.0

@@ -1,6 +1,7 @@
-"""The watcher: a thread that waits for a source, looks for due jobs, and rings the alarm.
+"""What wakes one worker: the verbs of its process, and a watcher.
 
-An AsyncWorker has it too: its event loop does not wait for the watcher's reads, nor they for it.
+The watcher is a thread that waits for a source, looks for due jobs, and rings the alarm. An
+AsyncWorker has it too: its event loop does not wait for the watcher's reads, nor they for it.
 
 The first ring is never delayed, and one for nothing brings a pause. Where many idle workers wait
 for one queue, each job wakes all of them, and one gets it. The others then let some time pass
@@ -14,12 +15,23 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Engine
+
+from ..databases import Database
 from ..errors import UnsupportedDatabase
-from ..process import THREADS, Background
-from .source import Look, Looking
+from ..events.listeners import watch_flushes
+from ..events.notes import channel_of
+from ..model.mapping import QueueMapping, any_mapping_of
+from ..process import THREADS, Background, Runtime
+from .source import DataVersion, Listening, Look, Looking
+
+if TYPE_CHECKING:
+    from ..queue import JobQueue
 
 log = logging.getLogger("sa_jobqueue.wakeups")
 
@@ -30,6 +42,9 @@ LONGEST_PAUSE = timedelta(seconds=30)
 #: How long the end of the thread is waited for: it may be connecting.
 END_WITHIN = timedelta(seconds=1)
 
+#: How long after a ring a look for due times comes, if the worker is still idle then.
+AFTER_CLAIM = timedelta(milliseconds=100)
+
 #: A time that has come by our clock has come by the database's, too.
 MARGIN = 0.002
 
@@ -37,53 +52,111 @@ MARGIN = 0.002
 AGAIN = 0.1
 
 
-class Watcher:
-    """Rings when a job may be claimed, from the first time on that the worker is idle.
+class Wakeups:
+    """What wakes a worker, inside of the block of its ``with``.
 
     Args:
+        queues: those that it claims from.
+        wake: has the worker claim at a time, by time.monotonic(); any thread may call it.
         poll: the longest pause between two looks.
+        shared: other connections see the database: it is not in memory.
     """
 
-    def __init__(self, alarm: Alarm, look: Look, *, poll: timedelta) -> None:
-        self.healthy = False
-        self._alarm = alarm
-        self._look = look
+    def __init__(
+        self,
+        engine: Engine,
+        database: Database,
+        queues: Sequence[JobQueue[Any]],
+        wake: Callable[[float], None],
+        *,
+        runtime: Runtime,
+        poll: timedelta,
+        shared: bool,
+    ) -> None:
+        self._runtime = runtime
+        self._shared = shared
+        self._alarm = Alarm(wake)
+        self._in_process = woken_by_verbs([queue.mapping for queue in queues], self._hear)
+        self._source = self._source_of(engine, database, queues)
+        specs = [queue.plan.spec for queue in queues]
+        self._look = Look(specs, database, engine.get_execution_options())
         self._pace = Pace(poll)
-        self._source: Looking
         self._changed = THREADS.condition()
-        self._noticed = self._ended = False
+        self._is_connected = self._was_away = self._noticed = self._ended = False
         self._thread: Background | None = None
-        self._was_away = False
         self._pause_if_away = FIRST_PAUSE.total_seconds()
-        self._look_at = math.inf
-        self._due_at = math.inf
+        self._look_at = self._due_at = math.inf
 
-    def start(self, source: Looking) -> None:
-        """Start the thread."""
-        self._source = source
-        self._thread = THREADS.start(self._run, name="sa_jobqueue watcher")
+    def __enter__(self) -> Wakeups:
+        self._in_process.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._runtime.run_blocking(self._end)
+        finally:
+            self._in_process.__exit__(None, None, None)
 
     @property
-    def started(self) -> bool:
-        """Whether :meth:`start` was called."""
-        return self._thread is not None
+    def healthy(self) -> bool:
+        """Whether a new job wakes the worker, so that it need not claim often by itself."""
+        return self._is_connected and (self._source.tells or self._source.often)
 
-    def notice(self) -> None:
+    @property
+    def looks(self) -> bool:
+        """Whether the watcher looks for due jobs again and again, since nothing tells of them."""
+        return self._source.often and not self._source.tells
+
+    def claimed(self, *, found: bool) -> None:
+        """Note a claim of the worker, and whether it found jobs; the first idle one begins."""
+        was_idle = self._alarm.idle
+        self._alarm.claimed(found=found)
+        if self._shared and not (found or was_idle):
+            if self._thread is None:
+                self._thread = THREADS.start(self._run, name="sa_jobqueue watcher")
+            self._look_soon()
+
+    def _source_of(
+        self, engine: Engine, database: Database, queues: Sequence[JobQueue[Any]]
+    ) -> Looking:
+        if database.tells_changes:
+            return DataVersion(engine)
+        channels = {channel_of(q.mapping.table) for q in queues if q.mapping.args.notify}
+        channels |= {queue.listen for queue in queues if queue.listen is not None}
+        if not (channels and database.notifies):
+            return Looking(engine)
+        return Listening(
+            engine,
+            database,
+            sorted(channels),
+            tells=all(queue.mapping.args.notify or queue.listen for queue in queues),
+            heard=self._hear,
+            noticed=self._notice,
+        )
+
+    # -- from other threads ---------------------------------------------
+
+    def _hear(self) -> None:
+        """Ring; a job that is not due yet is found by a look after the claim."""
+        self._alarm.ring()
+        if self._thread is not None:
+            self._look_soon(AFTER_CLAIM.total_seconds())
+
+    def _look_soon(self, seconds: float = 0.0) -> None:
+        """Look, if there is something to find out."""
+        if self._look.knows_times or not (self._is_connected and self._source.tells):
+            self._look_at = min(self._look_at, time.monotonic() + seconds)
+            self._notice()
+
+    def _notice(self) -> None:
         """End a pause: there is something to look at."""
         with self._changed:
             self._noticed = True
             self._changed.notify_all()
 
-    def look_soon(self, seconds: float = 0.0) -> None:
-        """Look, if there is something to find out; any thread may call it."""
-        if self._look.knows_times or not (self.healthy and self._source.tells):
-            self._look_at = min(self._look_at, time.monotonic() + seconds)
-            self.notice()
-
-    def end(self) -> None:
-        """End the thread."""
+    def _end(self) -> None:
         self._ended = True
-        self.notice()
+        self._notice()
         if self._thread is not None:
             self._thread.join(END_WITHIN.total_seconds())
 
@@ -93,17 +166,19 @@ class Watcher:
         while not self._ended:
             try:
                 with self._source.opened():
-                    self.healthy = True
+                    self._is_connected = True
                     self._watch()
             except UnsupportedDatabase as error:
                 self._note_away(error)
                 return
             except Exception as error:  # the worker itself claims now and then, and reports errors
                 self._note_away(error)
-                self._pause_for(self._pause_if_away * random.uniform(0.5, 1.0))
+                with self._changed:
+                    pause = self._pause_if_away * random.uniform(0.5, 1.0)
+                    self._changed.wait_for(lambda: self._ended, pause)
                 self._pause_if_away = min(self._pause_if_away * 2, LONGEST_PAUSE.total_seconds())
             finally:
-                self.healthy = False
+                self._is_connected = False
 
     def _note_back(self) -> None:
         """Note that the source is there, and that the last look has not failed."""
@@ -159,10 +234,36 @@ class Watcher:
             noticed, self._noticed = self._noticed, False
         return noticed or self._ended
 
-    def _pause_for(self, seconds: float) -> None:
-        """Wait, or until the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended, seconds)
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def woken_by_verbs(mappings: Iterable[QueueMapping], wake: Callable[[], None]) -> Iterator[None]:
+    """Have a function called after each commit that makes jobs of these classes claimable."""
+    # All of them before any gets the call: a new mapping takes those of its parent.
+    found = {
+        any_mapping_of(mapper)
+        for mapping in mappings
+        for mapper in mapping.mapper.self_and_descendants
+    }
+    for mapping in found:
+        watch_flushes(mapping.mapper)
+    _change(found, lambda calls: (*calls, wake))
+    try:
+        yield
+    finally:
+        _change(found, lambda calls: tuple(call for call in calls if call is not wake))
+
+
+_Calls = tuple[Callable[[], None], ...]
+
+
+def _change(mappings: Iterable[QueueMapping], changed: Callable[[_Calls], _Calls]) -> None:
+    with _one_at_a_time:
+        for mapping in mappings:
+            mapping.wake_calls = changed(mapping.wake_calls)
+            mapping.wakes = mapping.args.notify or bool(mapping.wake_calls)
 
 
 #: The pause after a ring for nothing: at first, and after many in a row.

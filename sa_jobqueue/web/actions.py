@@ -7,88 +7,58 @@ changed: somebody else may have been first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from sqlalchemy import select
 from starlette.responses import Response
 
+from .. import steering
 from ..control import pause, resume
-from ..counts import Listed, count_failed, list_jobs
-from ..dialects.clock import as_utc
+from ..counts import Listed, list_jobs
+from ..counts.jobs import count_listed
+from ..counts.reading import reading
+from ..databases.clock import as_utc, utc_now
 from ..model.keys import SCHEDULES
 from ..queue import JobQueue
 from ..schedules import ScheduleInfo, Schedules
-from ..steering import (
-    BATCH,
-    JobState,
-    Key,
-    Verb,
-    key_from,
-    key_text,
-    keys_from,
-    keys_without,
-    release_jobs,
-    states_of,
-    unless_changed,
-)
-from .door import Problem, Visit, refuse_readers
-from .rendering import reading
+from ..steering import BATCH, JobState, Key, Verb
+from .door import Problem, Visit, refuse_reader
+from .site import Site
 
 #: A priority is a small integer.
 PRIORITIES = range(-(2**15), 2**15)
 
-#: How many failed jobs one request retries; the page offers to go on.
+#: How many jobs of a list one request changes; the page goes on with the next ones.
 MOST = 10_000
+
+#: So many jobs of a list are shown before all are changed.
+FIRST = 10
 
 #: The longest address of a preview. Some servers refuse longer ones.
 LONGEST = 4_000
 
-#: The verb of the button for all failed jobs.
-RETRY_FAILED = "retry_failed"
+#: The verbs for all jobs of a list: those that take jobs out of it.
+WHOLE = ("retry", "cancel", "release", "prune")
 
 
-@dataclass(frozen=True)
-class Action:
-    """What can be done to ticked jobs.
+#: By what a list is filtered: an owner of claims, or the first line of errors.
+FILTERS = ("owner", "error")
 
-    Attributes:
-        done: the word for a job to which it was done.
-        effect: what it means for a job.
-        verb: makes the verb; it gets the visit and its queue.
-    """
+#: What a form asks for, besides its jobs.
+FIELDS = ("verb", "all", "show", "priority", *FILTERS)
 
-    done: str
-    effect: str
-    verb: Callable[[Visit, JobQueue[Any]], Verb]
-
-
+#: What can be done to ticked jobs, and the word for a job to which it was done.
 ACTIONS = {
-    "retry": Action(
-        "retried",
-        "Each can be claimed again at once, and its attempts count from 0.",
-        lambda visit, queue: _as_previewed(visit, queue, "status", queue.retry),
-    ),
-    "cancel": Action(
-        "cancelled",
-        "Nobody claims a cancelled job. It can be retried.",
-        lambda _, queue: queue.cancel,
-    ),
-    "release": Action(
-        "released",
-        "Each is taken from its owner, and can be claimed again at once. A handler that still "
-        "runs goes on, and nothing that it finishes is written.",
-        lambda visit, queue: _as_previewed(visit, queue, "owner", release_jobs(queue)),
-    ),
-    "reprioritize": Action(
-        "reprioritized",
-        "The smallest priority is claimed first.",
-        lambda visit, queue: partial(queue.reprioritize, priority=_priority(visit)),
-    ),
+    "retry": "retried",
+    "cancel": "cancelled",
+    "stop": "asked to stop",
+    "release": "released",
+    "reprioritize": "reprioritized",
+    "prune": "deleted",
 }
 
 
@@ -97,11 +67,11 @@ def act(visit: Visit) -> Response:
     verb, confirmed = visit.value("verb"), "confirm" in visit.form
     if verb in ("pause", "resume"):
         return _change_pause(visit, verb)
+    if visit.value("all") in WHOLE:
+        return _change_all(visit) if confirmed else _go_to_preview(visit)
     if verb in ACTIONS:
-        return _confirmed(visit, verb) if confirmed else _go_to_preview(visit, verb)
-    if verb == RETRY_FAILED:
-        return _retry_failed(visit) if confirmed else _go_to_preview(visit, verb)
-    raise refused(f"There is no action {verb!r}.")
+        return _change(visit, verb) if confirmed else _go_to_preview(visit)
+    raise refused(f"There is no action {visit.value('all') or verb!r}.")
 
 
 def refused(text: str) -> Problem:
@@ -112,93 +82,107 @@ def refused(text: str) -> Problem:
 # -- previews -----------------------------------------------------------------
 
 
-def _go_to_preview(visit: Visit, verb: str) -> Response:
+def _go_to_preview(visit: Visit) -> Response:
     """Answer a form by the address of its preview; where that is too long, by the preview."""
-    name, queue = visit.queue
-    query = [("verb", verb), ("show", visit.value("show"))]
-    if verb != RETRY_FAILED:
-        query += [("key", key_text(key)) for key in _keys(visit, queue)]
-    if verb == "reprioritize":
-        query.append(("priority", str(_priority(visit))))
-    address = f"{visit.links('previews', name)}?{urlencode(query)}"
+    (name, queue), query = visit.queue, visit.values(FIELDS)
+    if "all" not in query:
+        query["key"] = list(map(steering.key_text, _keys(visit, queue)))
+        _verb(visit, queue, visit.value("verb"))  # refuses what makes no sense
+    address = f"{visit.links('previews', name)}?{urlencode(query, doseq=True)}"
     return show_preview(visit) if len(address) > LONGEST else visit.redirect(address)
 
 
 def show_preview(visit: Visit) -> Response:
-    """Show what an action would do."""
-    refuse_readers(visit)
-    (name, queue), verb = visit.queue, visit.value("verb")
-    if verb == RETRY_FAILED:
-        return _preview_failed(visit)
-    if verb not in ACTIONS:
+    """Show what an action would do; of all jobs of a list, to the first ones."""
+    refuse_reader(visit.request, visit.visitor)
+    (name, queue), fields, count = visit.queue, visit.values(FIELDS), None
+    verb = fields.get("all", visit.value("verb"))
+    if verb not in (WHOLE if "all" in fields else ACTIONS):
         raise Problem(404, "Nothing is here", f"There is no action {verb!r}.")
-    keys, priority = _keys(visit, queue), _priority(visit)
-    states, leaves = _states(visit, queue, keys), queue.statuses_left_by(verb)
+    if "all" in fields:
+        which = listed_as(visit.value("show"))
+        with reading(visit.site.engine) as session:
+            now = as_utc(session.execute(select(utc_now())).scalar_one())
+            options: dict[str, Any] = {"until": now, **visit.values(FILTERS)}
+            count = count_listed(session, queue, which, **options)
+            first = list_jobs(session, queue, which, limit=FIRST, complete=True, **options)
+        keys = [job.key for job in first]
+        fields |= {"until": now.isoformat(), "count": "" if count.more else count.number}
+    else:
+        keys = _keys(visit, queue)
+    states, leaves = _states(visit, queue, keys), steering.statuses_left_by(queue, verb)
     return visit.page(
         "preview",
         name=name,
         verb=verb,
-        action=ACTIONS[verb],
-        priority=priority if verb == "reprioritize" else None,
+        done=ACTIONS[verb],
+        fields=fields,
+        count=count,
         states={key: states.get(key) for key in keys},
         changes=[key for key in keys if key in states and states[key].status in leaves],
-        show=visit.value("show"),
     )
 
 
-def _preview_failed(visit: Visit) -> Response:
-    """Show how many jobs have failed until the last failure, which the form will name."""
-    name, queue = visit.queue
-    with reading(visit.site.engine) as session:
-        first = list_jobs(session, queue, Listed.FAILED, limit=10, complete=True)
-        until = first[0].owner_date if first else None
-        count = count_failed(session, queue, until=until) if until else 0
-    return visit.page("preview_failed", name=name, first=first, until=until, count=count)
+def listed_as(word: str) -> Listed:
+    """Return which list a word names; another word raises a Problem."""
+    try:
+        return Listed(word)
+    except ValueError:
+        raise Problem(404, "Nothing is here", f"No jobs are listed as {word!r}.") from None
 
 
 # -- what is done -------------------------------------------------------------
 
 
-def _confirmed(visit: Visit, verb: str) -> Response:
+def _change(visit: Visit, verb: str) -> Response:
+    """Change the jobs that a form names."""
     name, queue = visit.queue
-    keys, action = _keys(visit, queue), ACTIONS[verb]
-    changed = visit.site.steering(name).change(keys, action.verb(visit, queue))
+    keys = _keys(visit, queue)
+    changed = visit.site.steering(name).change(keys, _verb(visit, queue, verb))
     visit.log(verb, name, keys, changed)
-    left = keys_without(keys, changed)
-    states = _states(visit, queue, left) if left else {}
+    left = steering.keys_without(keys, changed)
+    states = _states(visit, queue, left)
     return visit.page(
         "result",
         name=name,
-        action=action,
+        done=ACTIONS[verb],
         changed=changed,
         left={key: states.get(key) for key in left},
-        show=visit.value("show"),
+        fields=visit.values(FIELDS),
     )
 
 
-def _retry_failed(visit: Visit) -> Response:
-    """Retry the jobs that the preview has counted: those that failed until a moment."""
-    name, _ = visit.queue
+def _change_all(visit: Visit) -> Response:
+    """Change the jobs that the preview has counted, so many at a time."""
+    (name, queue), verb = visit.queue, visit.value("all")
     try:
         until = as_utc(datetime.fromisoformat(visit.value("until")))
     except (ValueError, OverflowError) as error:
         raise refused("The form names no preview.") from error
-    text = visit.value("count")
-    count = min(int(text), MOST) if text.isdecimal() and len(text) < 10 else 0
-    changed: list[Key] = []
+    options: dict[str, Any] = {"until": until, **visit.values(FILTERS)}
+    which, changed = listed_as(visit.value("show")), list[Key]()
+    pages = visit.site.steering(name).change_listed(which, steering.verb_of(queue, verb), **options)
     try:
-        for key in islice(visit.site.steering(name).retry_failed(until), MOST):
-            changed.append(key)
+        while len(changed) < MOST and (keys := next(pages, None)) is not None:
+            changed += keys
     finally:  # what was changed before an error stays changed
-        visit.log("retry", name, changed, changed)
+        visit.log(verb, name, changed, changed)
+    done, count = _number(visit, "done") + len(changed), _number(visit, "count")
+    numbers = {"until": until.isoformat(), "count": count or "", "done": done}
     return visit.page(
-        "result_failed",
+        "result_all",
         name=name,
-        changed=len(changed),
-        left=max(count - len(changed), 0),
-        more=len(changed) == MOST,
-        until=until,
+        done=ACTIONS[verb],
+        fields=visit.values(FIELDS) | numbers,
+        more=len(changed) >= MOST,
+        left=max(count - done, 0),
     )
+
+
+def _number(visit: Visit, name: str) -> int:
+    """Read a number of jobs of a form; what is none counts as 0."""
+    text = visit.value(name)
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _change_pause(visit: Visit, verb: str) -> Response:
@@ -213,7 +197,7 @@ def _change_pause(visit: Visit, verb: str) -> Response:
 
 
 def _keys(visit: Visit, queue: JobQueue[Any]) -> list[Key]:
-    keys = keys_from(queue.mapping, map(str, visit.asked.getlist("key")))
+    keys = steering.keys_from(queue.mapping, map(str, visit.asked.getlist("key")))
     if not keys:
         raise Problem(400, "No job is ticked", "Go back, tick some jobs, and press again.")
     if len(keys) > BATCH:
@@ -222,31 +206,32 @@ def _keys(visit: Visit, queue: JobQueue[Any]) -> list[Key]:
 
 
 def _priority(visit: Visit) -> int:
-    try:
-        priority = int(visit.value("priority", "0"))
-    except ValueError:
-        priority = PRIORITIES.stop
-    if priority not in PRIORITIES:
+    text = visit.value("priority", "0")
+    digits = text.removeprefix("-")
+    if not digits.isdecimal() or len(digits) > 5 or int(text) not in PRIORITIES:
         raise refused("A priority is a number from -32768 to 32767.")
-    return priority
+    return int(text)
 
 
 def _states(visit: Visit, queue: JobQueue[Any], keys: Sequence[Key]) -> dict[Key, JobState]:
     """Read the state of each of these jobs that is in the queue."""
     with reading(visit.site.engine) as session:
-        return states_of(session, queue, keys)
+        return steering.states_of(session, queue, keys) if keys else {}
 
 
-def _as_previewed(visit: Visit, queue: JobQueue[Any], role: str, verb: Verb) -> Verb:
-    """Have a verb leave jobs alone that are not as the preview has shown them."""
-    keys, values = visit.form.getlist("key"), visit.form.getlist(role)
+def _verb(visit: Visit, queue: JobQueue[Any], verb: str) -> Verb:
+    """Return a verb that leaves jobs alone which are not as the preview has shown them."""
+    if verb == "reprioritize":
+        return partial(queue.reprioritize, priority=_priority(visit))
+    keys, values = visit.form.getlist("key"), visit.form.getlist("was")
     if not values:
-        return verb
+        return steering.verb_of(queue, verb)
     if len(values) != len(keys):
-        raise refused(f"The form does not tell the {role} of each job.")
-    texts = [key_text(key_from(queue.mapping, str(key))) for key in keys]
+        raise refused("The form does not tell what each job was.")
+    role = "owner" if verb == "release" else "status"
+    texts = [steering.key_text(steering.key_from(queue.mapping, str(key))) for key in keys]
     seen = dict(zip(texts, map(str, values), strict=True))
-    return unless_changed(queue.mapping, role, seen, verb)
+    return steering.unless_changed(queue.mapping, role, seen, steering.verb_of(queue, verb))
 
 
 class ListedSchedule(NamedTuple):
@@ -260,12 +245,12 @@ class ListedSchedule(NamedTuple):
 def show_schedules(visit: Visit) -> Response:
     """Show the schedules of the site's queues."""
     declared = bool(visit.site.beside(SCHEDULES))
-    return visit.page("schedules", listed=_list(visit), declared=declared)
+    return visit.page("schedules", listed=list_schedules(visit.site), declared=declared)
 
 
 def show_run(visit: Visit) -> Response:
     """Show which job a schedule would insert now."""
-    refuse_readers(visit)
+    refuse_reader(visit.request, visit.visitor)
     return visit.page("preview_schedule", listed=_named(visit, visit.value("name")))
 
 
@@ -276,31 +261,24 @@ def change_schedule(visit: Visit) -> Response:
         raise refused(f"There is no action {verb!r}.")
     queue, _, schedules = _named(visit, name)
     if verb == "run" and "confirm" not in visit.form:
-        return visit.redirect(visit.links("schedules", "run"), name=name)
+        return visit.redirect(f"{visit.links('schedules', 'run')}?{urlencode({'name': name})}")
 
-    def change(session: Any) -> bool:
-        if verb == "run":
-            schedules.run_now(session, name, visit.site.queues[queue])
-            return True
-        return (
-            schedules.pause(session, name) if verb == "pause" else schedules.resume(session, name)
-        )
-
-    changed = visit.site.steering(queue).run(change)
+    run = partial(schedules.run_now, queue=visit.site.queues[queue])
+    change: Any = {"run": run, "pause": schedules.pause, "resume": schedules.resume}[verb]
+    changed = visit.site.steering(queue).run(lambda session: change(session, name)) is not False
     visit.log(f"{verb} schedule", queue, [(name,)], [(name,)] if changed else [])
     return visit.redirect(visit.links("schedules"))
 
 
 def _named(visit: Visit, name: str) -> ListedSchedule:
-    found = [each for each in _list(visit) if each.info.name == name]
+    found = [each for each in list_schedules(visit.site) if each.info.name == name]
     if not found:
         raise Problem(404, "No such schedule", f"The queues have no schedule {name!r}.")
     return found[0]
 
 
-def _list(visit: Visit) -> list[ListedSchedule]:
+def list_schedules(site: Site) -> list[ListedSchedule]:
     """Read the schedules beside the queues."""
-    site = visit.site
     with reading(site.engine) as session:
         return [
             ListedSchedule(name, info, schedules)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import getpass
-import ipaddress
 import secrets
-import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode
 
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
@@ -26,19 +24,24 @@ from .door import Access, Authorize, Problem, View, Visit, Visitor, add_headers,
 from .pages import show_doctor, show_job, show_overview, show_queue, show_workers
 from .site import Site
 
-STATIC = Path(__file__).parent / "static"
-
 #: The files that pages load, with their types.
 FILES = {"style.css": "text/css", "refresh.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
+STATIC = {name: (Path(__file__).parent / "static" / name).read_bytes() for name in FILES}
+
 
 def app(
-    engine: Engine, queues: Mapping[str, Any] | Iterable[Any], *, authorize: Authorize
+    engine: Engine | Mapping[str, Engine],
+    queues: Mapping[str, Any] | Iterable[Any],
+    *,
+    authorize: Authorize,
 ) -> Starlette:
     """Return the page of some queues, to mount in a Starlette or FastAPI application.
 
     Args:
-        engine: a synchronous one; each request takes a connection of its pool.
+        engine: a synchronous one; each request takes a connection of its pool. Or several, by the
+            names of their databases: the first page shows all of them, and the pages of ``eu``
+            are below ``/eu/``.
         queues: mapped classes, JobQueues or steps of workflows; or these by names of your own.
             Nothing else can be reached.
         authorize: gets the request, and returns a Visitor, or None for those who may see nothing.
@@ -46,23 +49,31 @@ def app(
             the answer.
 
     Raises:
-        ArgumentError: something is no queue, two have one name, or the engine is asynchronous.
+        ArgumentError: something is no queue, two have one name, an engine is asynchronous, or a
+            name makes no address.
     """
-    if not isinstance(engine, Engine):
-        raise ArgumentError(
-            f"the page needs an Engine, not {type(engine).__name__}; beside an AsyncEngine make "
-            "one by create_engine() with a synchronous driver"
-        )
-    site = Site.of(engine, queues)
+    named = engine if isinstance(engine, Mapping) else {"": engine}
+    for name, each in named.items():
+        if not isinstance(each, Engine):
+            raise ArgumentError(
+                f"the page needs an Engine, not {type(each).__name__}; beside an AsyncEngine make "
+                "one by create_engine() with a synchronous driver"
+            )
+        if each is not engine and (name in ("", ".", "..", "static") or "/" in name):
+            raise ArgumentError(f"{name!r} makes no address: name the database otherwise")
+    if not named:
+        raise ArgumentError("the page needs an Engine: the mapping has none")
+    sites = {name: Site.of(each, queues) for name, each in named.items()}
+    below = "" if "" in sites else "/{database}"
+    paths = [*_TOP, *((below + path, view, methods) for path, view, methods in _ROUTES), _REST]
     routes = [
-        Route(path, endpoint(site, authorize, view), methods=methods)
-        for path, view, methods in _ROUTES
+        Route(path, endpoint(sites, authorize, view), methods=methods)
+        for path, view, methods in paths
     ]
-    made = Starlette(
-        routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=add_headers)]
-    )
+    outermost = Middleware(BaseHTTPMiddleware, dispatch=add_headers)
+    made = Starlette(routes=routes, middleware=[outermost])
     made.router.redirect_slashes = False
-    made.state.site = site
+    made.state.sites = sites
     return made
 
 
@@ -71,7 +82,7 @@ def show_file(visit: Visit) -> Response:
     name = visit.parameter("name")
     if name not in FILES:
         show_nothing(visit)
-    return FileResponse(STATIC / name, media_type=FILES[name])
+    return Response(STATIC[name], media_type=FILES[name])
 
 
 def show_nothing(visit: Visit) -> Response:
@@ -81,9 +92,17 @@ def show_nothing(visit: Visit) -> Response:
 
 _GET, _POST, _BOTH = ["GET"], ["POST"], ["GET", "POST"]
 
-_ROUTES: list[tuple[str, View, list[str]]] = [
+#: For all databases together.
+_TOP: list[tuple[str, View, list[str]]] = [
     ("/", show_overview, _GET),
     ("/static/{name}", show_file, _GET),
+]
+
+_REST: tuple[str, View, list[str]] = ("/{path:path}", show_nothing, _BOTH)
+
+#: For each database.
+_ROUTES: list[tuple[str, View, list[str]]] = [
+    *_TOP,
     ("/queues/{name:path}/jobs/{key}", show_job, _GET),
     ("/queues/{name:path}", show_queue, _GET),
     ("/queues/{name:path}", act, _POST),
@@ -93,7 +112,6 @@ _ROUTES: list[tuple[str, View, list[str]]] = [
     ("/schedules", change_schedule, _POST),
     ("/schedules/run", show_run, _GET),
     ("/doctor", show_doctor, _GET),
-    ("/{path:path}", show_nothing, _BOTH),
 ]
 
 
@@ -106,13 +124,18 @@ TOKEN = "token"
 
 
 def local_app(
-    engine: Engine, queues: Mapping[str, Any], *, token: str, access: Access, host: str
+    engine: Engine | Mapping[str, Engine],
+    queues: Mapping[str, Any],
+    *,
+    token: str,
+    access: Access,
+    is_ours: Callable[[str], bool],
 ) -> Starlette:
     """Return the page for this machine's user.
 
     Args:
         token: who has it, may come in.
-        host: where the server listens, which is also a name by which it may be called.
+        is_ours: tells whether the Host of a request is a name of this server.
     """
     visitor = Visitor(user_name(), access)
 
@@ -120,15 +143,9 @@ def local_app(
         given = request.cookies.get(cookie_name(request.scope), "")
         return visitor if _equal(given, token) else None
 
-    names = {name.lower() for name in (host, "localhost", socket.gethostname())}
-
     async def guard(request: Request, answer: RequestResponseEndpoint) -> Response:
-        """Refuse a name that is not ours, and make the token in an address a cookie.
-
-        A page of another site may have its own name resolve to this machine, and would then be of
-        the same origin as we are. It cannot do so with an address.
-        """
-        if not _is_known(request.headers.get("host", ""), names):
+        """Refuse a name that is not ours, and make the token in an address a cookie."""
+        if not is_ours(request.headers.get("host", "")):
             return PlainTextResponse("This server has another name.", 400)
         if request.method == "GET" and _equal(request.query_params.get(TOKEN, ""), token):
             return _without_token(request, token)
@@ -147,18 +164,14 @@ def user_name() -> str:
         return "local user"
 
 
-def _is_known(host: str, names: Collection[str]) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name in names or bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
-
-
 def _without_token(request: Request, token: str) -> RedirectResponse:
-    here = "/" + request.url.path.lstrip("/")  # two slashes would begin another host's address
-    answer, name = RedirectResponse(here, status_code=303), cookie_name(request.scope)
-    answer.set_cookie(name, token, httponly=True, samesite="strict", path="/")
+    # Not request.url: its path is of the Host, too. Two slashes would begin another host's address.
+    here = "/" + quote(request.scope["path"].lstrip("/"))
+    query = urlencode([each for each in request.query_params.multi_items() if each[0] != TOKEN])
+    answer = RedirectResponse(f"{here}?{query}" if query else here, status_code=303)
+    # A link from a chat or a ticket opens the page, too: no GET changes anything.
+    name, secure = cookie_name(request.scope), request.scope["scheme"] == "https"
+    answer.set_cookie(name, token, httponly=True, samesite="lax", secure=secure)
     return answer
 
 

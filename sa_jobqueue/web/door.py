@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import sha256
 from typing import Any, TypeAlias
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl
 
+from anyio import CapacityLimiter, move_on_after, to_thread
+from anyio.lowlevel import RunVar
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, ImmutableMultiDict
 from starlette.exceptions import HTTPException
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from ..dialects import is_mistake, is_time_limit, is_transient
+from ..databases import is_mistake, is_time_limit, is_transient
 from ..errors import ArgumentError, MissingTable
 from ..model.columns import first_line
 from ..queue import JobQueue
 from ..steering import Key, keys_text
-from .rendering import Links, page
+from .rendering import Links, from_field, page
 from .site import Site
 
 log = logging.getLogger("sa_jobqueue.web")
@@ -37,8 +39,12 @@ log = logging.getLogger("sa_jobqueue.web")
 #: The methods that change nothing.
 SAFE = ("GET", "HEAD")
 
+#: So many requests at once, for each database, have a thread and a connection; others wait for so
+#: many seconds.
+AT_ONCE, PATIENCE = 4, 2.0
+
 #: What a form may hold: 500 jobs, each with a key and an owner.
-MOST_FIELDS, MOST_BYTES = 1_100, 16_384
+MOST_FIELDS, MOST_BYTES = 1_100, 1_000_000
 
 
 #: What the browser may not do with any answer.
@@ -74,11 +80,11 @@ class Problem(Exception):
         self.status, self.title, self.text = status, title, text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Visit:
     """A request of somebody who may see the site."""
 
-    site: Site
+    sites: Mapping[str, Site]
     request: Request
     visitor: Visitor
     form: FormData = field(default_factory=FormData)
@@ -91,7 +97,23 @@ class Visit:
     @property
     def links(self) -> Links:
         """The addresses of the site's pages."""
-        return Links(self.request)
+        return Links.of(self.request)
+
+    @property
+    def shown(self) -> Mapping[str, Site]:
+        """The databases that the page is about: the one of the path, else all."""
+        name = self.links.database
+        if not name:
+            return self.sites
+        if name not in self.sites:
+            raise Problem(404, "No such database", f"This site has no database {name!r}.")
+        return {name: self.sites[name]}
+
+    @property
+    def site(self) -> Site:
+        """The database that the page is about."""
+        (site,) = self.shown.values()
+        return site
 
     @property
     def queue(self) -> tuple[str, JobQueue[Any]]:
@@ -103,39 +125,41 @@ class Visit:
 
     def parameter(self, name: str) -> str:
         """Return a part of the path."""
-        value: str = self.request.path_params[name]
-        return value
+        return str(self.request.path_params[name])
 
     def value(self, name: str, default: str = "") -> str:
         """Return what the visitor asks for by a name."""
         return str(self.asked.get(name, default))
 
+    def values(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return what the visitor asks for by these names, but for what is empty."""
+        return {name: self.value(name) for name in names if self.value(name)}
+
     def page(self, template: str, **values: Any) -> Response:
         """Render a page of the site."""
-        return page(template, {"visitor": self.visitor, "links": self.links, **values})
+        shown = [site.place for site in self.shown.values()]
+        place = shown[0] if len(shown) == 1 else f"{len(shown)} databases"
+        shared = {"visitor": self.visitor, "links": self.links, "place": place}
+        return page(template, {**shared, **values})
 
-    def redirect(self, address: str, **query: str) -> Response:
+    def redirect(self, address: str) -> Response:
         """Send the browser to another page."""
-        text = f"?{urlencode(query)}" if query else ""
-        return RedirectResponse(f"{address}{text}", status_code=303)
+        return RedirectResponse(address, status_code=303)
 
     def log(self, verb: str, queue: str, keys: Sequence[Key], changed: Collection[Key]) -> None:
         """Log what the visitor has done, and to which jobs."""
-        done = {"visitor": self.visitor.name, "verb": verb, "queue": queue}
-        log.info(
-            "%r: %s of %s: %s changed, of %r",
-            *done.values(),
-            len(changed),
-            keys_text(keys) or "the queue itself",
-            extra={**done, "keys": [list(key) for key in keys], "changed": len(changed)},
-        )
+        at = "/".join(filter(None, (self.links.database, queue)))
+        done = {"visitor": self.visitor.name, "verb": verb, "queue": at, "changed": len(changed)}
+        told = (*done.values(), keys_text(keys) or "the queue itself")
+        extra = {**done, "keys": [list(key) for key in keys]}
+        log.info("%r: %s of %s: %s changed, of %r", *told, extra=extra)
 
 
 View: TypeAlias = Callable[[Visit], Response]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
+def endpoint(sites: Mapping[str, Site], authorize: Authorize, view: View) -> Endpoint:
     """Return what answers the requests of a route."""
 
     async def answer(request: Request) -> Response:
@@ -143,8 +167,8 @@ def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
         try:
             _refuse_other_sites(request)
             visitor = await _visitor(authorize, request)
-            visit = Visit(site, request, visitor, await _form(request))
-            return await run_in_threadpool(view, visit)
+            visit = Visit(sites, request, visitor, await _form(request))
+            return _unless_known(request, await _in_thread(view, visit))
         except (ArgumentError, MissingTable) as error:  # a form asks for what cannot be done
             problem = Problem(400, "Nothing was done", f"{error}.")
             return _problem_page(request, visitor, problem if visitor else error)
@@ -156,14 +180,43 @@ def endpoint(site: Site, authorize: Authorize, view: View) -> Endpoint:
     return answer
 
 
-def refuse_readers(visit: Visit) -> None:
-    """Refuse the preview of a change to who may read only."""
-    if not visit.visitor.may_change:
-        raise _read_only()
+#: The places for requests of each event loop: the threads of the application stay its own. They are
+#: by the names of databases, so that one that is silent holds up the pages of no other.
+_places: RunVar[dict[str, CapacityLimiter]] = RunVar("sa_jobqueue.web")
 
 
-def _read_only() -> Problem:
-    return Problem(403, "You may read only", "You may see this page, and change nothing.")
+async def _in_thread(view: View, visit: Visit) -> Response:
+    """Call a view in a thread, as soon as there is a place."""
+    by_name = _places.get({})
+    _places.set(by_name)
+    name = visit.links.database if visit.links.database in visit.sites else ""
+    places = by_name.setdefault(name, CapacityLimiter(AT_ONCE))
+    with move_on_after(PATIENCE) as waiting:
+        await places.acquire_on_behalf_of(visit)
+    if waiting.cancelled_caught:
+        text = f"{AT_ONCE} other requests wait for the database. Try again soon."
+        raise Problem(503, "This page is busy", text)
+    try:
+        return await to_thread.run_sync(view, visit, limiter=CapacityLimiter(1))
+    finally:
+        places.release_on_behalf_of(visit)
+
+
+def _unless_known(request: Request, answer: Response) -> Response:
+    """Answer 304 to who has this page already, as a refresh mostly has."""
+    if request.method not in SAFE or answer.status_code != 200:
+        return answer
+    answer.headers["ETag"] = tag = f'"{sha256(answer.body).hexdigest()}"'
+    if request.headers.get("if-none-match") != tag:
+        return answer
+    return Response(status_code=304, headers={"ETag": tag})
+
+
+def refuse_reader(request: Request, visitor: Visitor) -> None:
+    """Refuse a change, or its preview, to who may read only."""
+    if not visitor.may_change:
+        log.warning("refused: %r may read only: %r", visitor.name, request.scope["path"])
+        raise Problem(403, "You may read only", "You may see this page, and change nothing.")
 
 
 def _refuse_other_sites(request: Request) -> None:
@@ -179,46 +232,55 @@ def _refuse_other_sites(request: Request) -> None:
     fetch_site = request.headers.get("sec-fetch-site")
     if fetch_site == "same-origin" or (fetch_site is None and by_host):
         return
-    log.warning("refused: %s %r from another site: %r", request.method, request.url.path, origin)
+    path = request.scope["path"]
+    log.warning("refused: %s %r from another site: %r", request.method, path, origin)
     raise Problem(403, "Refused", "This request does not come from a page of this site.")
 
 
 async def _visitor(authorize: Authorize, request: Request) -> Visitor:
     plain = not inspect.iscoroutinefunction(authorize)
-    found = await run_in_threadpool(authorize, request) if plain else authorize(request)
+    found = await to_thread.run_sync(authorize, request) if plain else authorize(request)
     if inspect.isawaitable(found):
         found = await found
     if found is None:
         raise Problem(403, "Not for you", "This page is not open to you.")
     if not isinstance(found, Visitor):
         raise TypeError(f"authorize() returns a Visitor or None, not {type(found).__name__}")
-    if request.method not in SAFE and not found.may_change:
-        log.warning("refused: %r may read only: %r", found.name, request.url.path)
-        raise _read_only()
+    if request.method not in SAFE:
+        refuse_reader(request, found)
     return found
 
 
 async def _form(request: Request) -> FormData:
-    if request.method in SAFE:
-        return FormData()
-    return await request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=MOST_BYTES)
+    """Read a form as our own pages send it, and no more of it than it may hold."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise Problem(413, "Nothing was done", "The form is too large.")
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        raise Problem(400, "Nothing was done", "The form cannot be read.") from error
+    return FormData([(name, from_field(value)) for name, value in fields])
 
 
 def _problem_page(request: Request, visitor: Visitor | None, error: Exception) -> Response:
-    problem = error if isinstance(error, Problem) else _problem_of(error)
-    if problem.status >= 500:
-        _log(problem, error)
+    database = Links.of(request).database if visitor else ""
+    problem = error if isinstance(error, Problem) else log_problem(error, database)
     recovers = problem.status == 503 and request.method in SAFE
-    values = {"visitor": visitor, "links": Links(request), "problem": problem}
+    values = {"visitor": visitor, "links": Links.of(request), "problem": problem, "place": ""}
     return page("problem", {**values, "recovers": recovers}, status=problem.status)
 
 
-def _log(problem: Problem, error: Exception) -> None:
+def log_problem(error: Exception, database: str = "") -> Problem:
     """Log an error: of the database without the statement's parameters, else with its traceback."""
-    if isinstance(error, DBAPIError):
-        log.warning("%s: %s", problem.title, first_line(error.orig))
-    else:
-        log.warning("%s: %s", problem.title, first_line(error), exc_info=problem.status == 500)
+    problem = _problem_of(error)
+    what = ": ".join(filter(None, (database, problem.title)))
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    with_traceback = problem.status == 500 and cause is error
+    log.warning("%s: %s", what, first_line(cause), exc_info=with_traceback)
+    return problem
 
 
 def _problem_of(error: Exception) -> Problem:

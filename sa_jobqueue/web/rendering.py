@@ -1,32 +1,31 @@
-"""Templates, how they write times, numbers, keys and plots, and transactions that read.
-
-Everything is escaped, and each statement has a time limit.
-"""
+"""Templates, and how they write times, numbers, keys and plots. Everything is escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.orm import Session
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from ..ages import age_text
-from ..dialects import database_of
-from ..dialects.clock import as_utc
+from ..ages import age_text, count_text, rate_text, rough_text
+from ..databases.clock import as_utc
 from ..model.columns import first_line
 from ..steering import Key, key_text
 
 #: Stands where there is no value.
 UNKNOWN = "\u2013"
+
+#: Where nothing was seen for so many seconds, a plot has a gap.
+GAP = 60.0
 
 #: Characters of a value that a page shows.
 SHOWN = 2_000
@@ -34,39 +33,79 @@ SHOWN = 2_000
 
 @dataclass(frozen=True)
 class Plot:
-    """Samples as a line in a box of SVG.
+    """Samples as lines in a box of SVG: the right edge is now.
 
     Attributes:
-        line, area: points of a polyline, and of the polygon beneath it.
+        lines: points of polylines, each without a gap; areas: of the polygons beneath them.
         most: the largest value.
     """
 
     width: int
     height: int
-    line: str
-    area: str
+    lines: list[str]
+    areas: list[str]
     most: float
 
 
-def plot(values: Sequence[float], width: int, height: int) -> Plot | None:
-    """Lay out values from left to right; None: a line needs two of them."""
-    if len(values) < 2:
+def plot(
+    points: Sequence[tuple[float, float | None]], width: int, height: int, *, span: float
+) -> Plot | None:
+    """Lay out values by their ages in seconds, the oldest first; None: a line needs two of them.
+
+    Args:
+        span: the age at the left edge.
+    """
+    parts: list[list[tuple[float, float]]] = [[]]
+    last = span
+    for age, value in points:
+        if value is None or last - age > GAP:
+            parts.append([])
+        if value is not None:
+            parts[-1].append((age, value))
+        last = age
+    drawn = [part for part in parts if len(part) > 1]
+    if not drawn:
         return None
-    most, step = max(values), width / (len(values) - 1)
-    heights = (height - 1 - (value * (height - 2) / most if most else 0) for value in values)
-    line = " ".join(f"{index * step:.1f},{high:.1f}" for index, high in enumerate(heights))
-    return Plot(width, height, line, f"0,{height} {line} {width},{height}", most)
+    most, lines, areas = max(value for part in drawn for _, value in part), [], []
+    for part in drawn:
+        places = [
+            (width * (1 - age / span), height - 1 - value * (height - 2) / (most or 1))
+            for age, value in part
+        ]
+        lines.append(" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
+        areas.append(f"{places[0][0]:.1f},{height} {lines[-1]} {places[-1][0]:.1f},{height}")
+    return Plot(width, height, lines, areas, most)
 
 
+@dataclass(frozen=True)
 class Links:
-    """Addresses of the site's pages, below the path where the application is mounted."""
+    """Addresses of the site's pages, below the path where the application is mounted.
 
-    def __init__(self, request: Request) -> None:
-        self._root = quote(request.scope.get("root_path", "").rstrip("/"), safe="/:,@")
+    Attributes:
+        root: this path.
+        several: whether the site has several databases by name.
+        database: the name of the one that the pages are of; empty: of all, or there is only one.
+    """
+
+    root: str
+    several: bool
+    database: str = ""
+
+    @classmethod
+    def of(cls, request: Request) -> Links:
+        """Return the addresses beside that of a request."""
+        root = quote(request.scope.get("root_path", "").rstrip("/"), safe="/:,@")
+        database = request.path_params.get("database", "")
+        return cls(root, "" not in request.app.state.sites, database)
+
+    def within(self, database: str) -> Links:
+        """Return the addresses of a database's pages, or of all databases together."""
+        return replace(self, database=database)
 
     def __call__(self, *parts: str) -> str:
         """Return the address of a page, such as ``queues`` and a queue's name."""
-        return "/".join((self._root, *(quote(part, safe=":,@") for part in parts)))
+        steps = (self.database, *parts) if self.database else parts
+        return "/".join((self.root, *(quote(part, safe=":,@") for part in steps)))
 
     def queue(self, name: str) -> str:
         """Return the address of a queue."""
@@ -91,6 +130,16 @@ def from_path(text: str) -> str:
     return text.replace("~3", "%").replace("~2", ".").replace("~1", "/").replace("~0", "~")
 
 
+def in_field(text: object) -> str:
+    """Write a text for the field of a form: browsers send a line break as two characters."""
+    return re.sub("[%\r\n]", lambda found: quote(found[0]), str(text))
+
+
+def from_field(text: str) -> str:
+    """Read what :func:`in_field` has written."""
+    return unquote(text)
+
+
 def page(template: str, values: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:
     """Render a page."""
     text = _environment().get_template(f"{template}.html").render(values)
@@ -108,12 +157,14 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "age": partial(age_text, unknown=UNKNOWN),
+        "ago": ago,
         "moment": moment_text,
-        "rate": rate_text,
+        "rate": partial(rate_text, unknown=UNKNOWN),
         "key": key_text,
+        "field": in_field,
         "first_line": first_line,
         "value": value_text,
-        "plural": plural,
+        "plural": count_text,
     }
     made.globals["until"] = until_text
     return made
@@ -124,52 +175,27 @@ def until_text(moment: datetime | None) -> str:
     return age_text(None if moment is None else as_utc(moment) - datetime.now(UTC), UNKNOWN)
 
 
+def ago(moment: datetime | None) -> Markup:
+    """Write how long ago a time was, or how soon it is; a pointer shows the time itself."""
+    if moment is None:
+        return Markup(UNKNOWN)
+    passed = datetime.now(UTC) - as_utc(moment)
+    text = f"{rough_text(passed)} ago" if passed >= timedelta(0) else f"in {rough_text(-passed)}"
+    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
+        as_utc(moment).isoformat(timespec="seconds"), moment_text(moment), text
+    )
+
+
 def moment_text(moment: datetime | None) -> str:
     """Write a time in UTC, to the second."""
     return UNKNOWN if moment is None else f"{as_utc(moment):%Y-%m-%d %H:%M:%S}"
 
 
-def rate_text(rate: float | None) -> str:
-    """Write a number for each second, with two digits where it is small."""
-    if not rate:
-        return UNKNOWN
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-
-
 def value_text(value: Any) -> str:
     """Write the value of a column; a long one is cut."""
     text = repr(value) if isinstance(value, bytes) else str(value)
+    if isinstance(value, dict | list):
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     if len(text) <= SHOWN:
         return text
     return f"{text[:SHOWN]}… ({len(text) - SHOWN:,} more characters)"
-
-
-def plural(count: int, word: str) -> str:
-    """Write a number of things: ``1 job``, ``2 jobs``."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-#: How long a statement may take.
-TIME_LIMIT = timedelta(seconds=5)
-
-
-@contextmanager
-def reading(engine: Engine) -> Iterator[Session]:
-    """Give a session for reads, in no transaction yet; it is rolled back at the end.
-
-    Raises:
-        DBAPIError: the database is away, or a statement took longer than TIME_LIMIT.
-    """
-    with engine.connect() as connection, ExitStack() as limits:
-        database = database_of(connection)
-        in_autocommit = database.in_autocommit(connection)
-        connection.rollback()  # the level of a transaction is set before it begins
-        if in_autocommit:
-            connection.execution_options(isolation_level=database.transaction_level)
-        with Session(connection) as session:
-
-            @event.listens_for(session, "after_begin")
-            def limit_time(_session: Session, _transaction: object, begun: Connection) -> None:
-                limits.enter_context(database.time_limit(begun, TIME_LIMIT))
-
-            yield session

@@ -21,7 +21,7 @@ The worker claims as an Owner, so that other workers notice its death. It renews
 long as their jobs are in hand, and reaps the claims of dead owners at intervals.
 
 ================  ==================================================================
-``worker``        Worker: its arguments, and the parts of its run
+``worker``        Worker: its arguments, its connections, and the parts of its run
 ``lanes``         a queue with its handler, what the handler returns; several lanes
 ``in_hand``       one job in hand, its log records, and the lock of its row
 ``crew``          the jobs in hand, and the threads of a run: slots for handlers, the supervisor
@@ -29,10 +29,8 @@ long as their jobs are in hand, and reaps the claims of dead owners at intervals
 ``turns``         a turn: one transaction that finishes, releases, claims
 ``passed_over``   rows that cannot be claimed hold up no other job
 ``transactions``  transactions that are run again after temporary errors; the owner
-``connections``   what a worker can be given as its engine
-``chores``        renews claims, reaps, and what else is done at intervals
-``control``       pauses, stop requests, and the worker's row
-``scheduler``     inserts the jobs of schedules that are due
+``deadlines``     a deadline on each call to the database
+``chores``        renews claims, reaps, looks at control, runs schedules
 ================  ==================================================================
 """
 
@@ -42,7 +40,7 @@ from .crew import LONGEST_POLL, SHORTEST_POLL
 from .handlers import JobContext, job_context
 from .lanes import Cancel, Done, Failed, Lane, Outcome, Release, Retry, lane_of
 from .transactions import PATIENCE, default_owner
-from .worker import DEADLINE, GRACE, Worker, WorkerOptions
+from .worker import DEADLINE, GRACE, Worker
 
 __all__ = [
     "DEADLINE",
@@ -61,7 +59,6 @@ __all__ = [
     "Release",
     "Retry",
     "Worker",
-    "WorkerOptions",
     "default_owner",
     "job_context",
     "lane_of",

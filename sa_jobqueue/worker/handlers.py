@@ -26,8 +26,9 @@ SQLAlchemy's knowledge: by SQL text, by the driver's own commit(), by a deadlock
 commit of a CREATE TABLE on InnoDB. The job is not finished then.
 
 If the handler fails, or returns a Retry, a Release or a Cancel, its effects are rolled back, and
-the next turn writes the outcome of the job. If the answer to a COMMIT is lost, the transaction is
-run again, and the locking read, or what it misses, tells whether the COMMIT has succeeded.
+the next turn writes the outcome of the job. In a batch, the others are then handled again. If the
+answer to a COMMIT is lost, the transaction is run again, and the locking read, or what it misses,
+tells whether the COMMIT has succeeded.
 """
 
 from __future__ import annotations
@@ -36,69 +37,89 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn
+from itertools import repeat
+from math import inf
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeAlias
 
-from sqlalchemy import event
+from sqlalchemy import Engine, event, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
-from ..dialects import is_failed_transaction
+from ..databases import is_failed_transaction
 from ..errors import ArgumentError
 from ..events.event import Event, EventJob, called_on
 from ..events.notes import tell
-from ..fence.claim import with_fence
-from ..fence.statements import is_as_finished, lock_claim
-from ..fence.token import Fence
+from ..fence.claim import jobs_by_token, with_fence
+from ..fence.statements import KEYS, is_as_finished, lock_ours
+from ..fence.token import Identity
+from ..model.columns import first_line
+from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import word_of
 from ..process import Flag, function_name
-from ..queue import JobQueue
-from ..sessions.deadlines import lift_deadline
 from ..sessions.writer import Writer, writing
-from .in_hand import Ended, InHand, job_fields, job_name, log_failure, log_lost
-from .lanes import Done, Failed, Finished, Lane, NotDone, Retry, branch_of, claims_lost_by
-from .transactions import Stopped, Transactions
+from .deadlines import lift_deadline
+from .in_hand import Call, Ended, InHand, job_fields, job_name, log_end, log_lost
+from .lanes import (
+    NOT_YET,
+    Done,
+    Failed,
+    Finished,
+    Lane,
+    NotDone,
+    Release,
+    Retry,
+    claims_lost_by,
+)
+from .named import name_records
+from .transactions import Stopped, Transactions, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
 
 
 class JobContext:
-    """An attempt at a job; :func:`job_context` returns it while its handler runs."""
+    """An attempt at a job, or at a batch; :func:`job_context` returns it while its handler runs."""
 
-    _in_hand: InHand
+    #: The name of the job's database, or None if the worker has only one, without a name.
+    database: str | None
+    _jobs: Sequence[InHand]
     _stopping: Flag
 
     @property
     def attempt(self) -> int | None:
-        """The number of this attempt, from 1; None without RetryMixin."""
-        return self._in_hand.attempts
+        """The number of this attempt, from 1; None without RetryMixin.
+
+        In a batch, that of the job that was tried most often.
+        """
+        return max(self._jobs, key=lambda job: job.attempts or 0).attempts
 
     @property
     def owner(self) -> str:
         """Who has claimed the job."""
-        return str(self._in_hand.fence.owner)
+        return str(self._jobs[0].fence.owner)
 
     @property
     def asked_to_stop(self) -> bool:
         """Whether the handler should end early.
 
         It is True when the worker is to stop, when the worker has given this job up, or when
-        somebody has called :func:`sa_jobqueue.control.request_stop`. The handler may then return
-        a :class:`~sa_jobqueue.worker.Release`.
+        somebody has called :func:`sa_jobqueue.control.request_stop`, in a batch for any of its
+        jobs. The handler may then return a :class:`~sa_jobqueue.worker.Release`.
         """
-        in_hand = self._in_hand
-        return self._stopping.is_set() or in_hand.asked_to_stop or in_hand.given_up is not None
+        asked = (job.asked_to_stop or job.given_up is not None for job in self._jobs)
+        return self._stopping.is_set() or any(asked)
 
     @property
     def time_left(self) -> timedelta | None:
         """The time until the handler's timeout; zero when it is over, None without a timeout."""
-        deadline = self._in_hand.deadline
-        return None if deadline is None else timedelta(seconds=max(deadline - time.monotonic(), 0))
+        left = self._jobs[0].deadline - time.monotonic()
+        return None if left == inf else timedelta(seconds=max(left, 0))
 
 
 _current: ContextVar[JobContext] = ContextVar("sa_jobqueue_job_context")
@@ -142,172 +163,250 @@ FAILED = (
 
 
 class _Over(Exception):
-    """The transaction is rolled back, and not run again.
+    """The transaction is rolled back, and not run again as it was.
 
-    Its argument is the outcome of the job, or the error of its handler. Raise it `from None`: a
-    deadlock that it came from would be run again.
+    Its argument is the error of the handler, or the outcome of each job that is not done. Raise it
+    `from None`: a deadlock that it came from would be run again.
     """
 
 
+#: A job that is not done, also by an exception: the writes of its handler are rolled back.
+Undone: TypeAlias = NotDone | Exception
+
+
 class Attempt(JobContext):
-    """An attempt at a job; its end notes the outcome that is set in it, or the error.
+    """An attempt at the jobs of a call; its end notes the outcomes set in it, or the error.
 
     Attributes:
         context: for the handler: a copy of ours, so the next handler does not see what this one
             changes in it.
+        outcomes: those of the jobs, in their order; None: all are done.
     """
 
-    outcome: Finished | NotDone = None
+    outcomes: Sequence[Finished | Undone] | None = None
     _begun = False
-    _finished: Finished = None
     _may_be_finished = False
+    _finished: Mapping[InHand, Finished | Undone] = MappingProxyType({})
 
-    def __init__(self, calls: Calls, in_hand: InHand) -> None:
-        lane = in_hand.lane
-        self._in_hand, self._calls, self._stopping = in_hand, calls, calls.transactions.stopping
+    def __init__(self, calls: Calls, call: Call) -> None:
+        loop = call[0].loop
+        self.database = None if loop is None else loop.name
+        if self.database is not None:
+            name_records(self.database)
+        given: Any = calls.transactions if loop is None else loop.turns.transactions
+        self._transactions: Transactions = given
+        self._jobs, self._calls, self._stopping = call, calls, given.stopping
+        self._lane = lane = call[0].lane
         self.context = context = copy_context()
-        context.run(_current.set, self)
-        context.run(lift_deadline)
+        context.run(self._enter)
         if lane.mapping.listeners and not lane.transactional:
-            context.run(tell_start, in_hand)
+            context.run(tell_start, call)
         self._process = os.getpid()
-        self._status = vars(in_hand.job).get(lane.status_key)
+        self._statuses = [vars(each.job).get(lane.status_key) for each in call]
+
+    def _enter(self) -> None:
+        _current.set(self)
+        lift_deadline()
 
     def __enter__(self) -> Attempt:
         return self
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> bool:
-        in_hand, calls, outcome = self._in_hand, self._calls, self.outcome
+        calls = self._calls
         del self.context  # which has us
         if self._process != os.getpid():
             _end_child(raised)
-        job = in_hand.job
-        if vars(job).get(in_hand.lane.status_key) != self._status:
-            in_hand.moved = True
-        if instance_state(job).modified:
-            _log_changes(in_hand)
+        for in_hand, status in zip(self._jobs, self._statuses, strict=True):
+            if vars(in_hand.job).get(in_hand.lane.status_key) != status:
+                in_hand.moved = True
+            if instance_state(in_hand.job).modified:
+                _log_changes(in_hand)
         if raised is not None:
             # A handler that was given up failed at that moment, whatever it raises afterwards.
-            error = in_hand.given_up or raised
+            error = self._jobs[0].given_up or raised
             if error is not raised:
                 error.__context__ = raised  # the log shows both
             if not calls.was_interrupted(error):
-                calls.fail(in_hand, error)
+                calls.fail(self._left, error)
             if not isinstance(error, Exception):
                 raise error
             return True  # the only catch-all: a handler fails no job but its own
-        in_hand.duration = time.monotonic() - in_hand.began
-        if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
-            outcome = replace(outcome, in_=calls.delay(in_hand))
-        in_hand.outcome = outcome
+        if not self._lane.transactional:
+            self._note(zip(self._jobs, self.outcomes or repeat(None), strict=False))
         return False
 
-    def in_transaction(self) -> Finished | NotDone:
-        """Call a transactional handler and finish its job; return the outcome.
+    @property
+    def _left(self) -> list[InHand]:
+        """The jobs whose outcome was not noted yet."""
+        return [each for each in self._jobs if each.outcome is NOT_YET]
 
-        Its row is locked, so its claim is not renewed. Unless the outcome is one of NotDone, the
-        job has ended.
+    def _note(self, outcomes: Iterable[tuple[InHand, Finished | Undone]]) -> None:
+        """Note the outcomes of jobs."""
+        for in_hand, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                self._calls.fail([in_hand], outcome)
+                continue
+            in_hand.duration = time.monotonic() - in_hand.began
+            if outcome is not None and isinstance(outcome, Retry) and outcome.in_ is None:
+                outcome = replace(outcome, in_=self._calls.delay(in_hand))
+            in_hand.outcome = outcome
+
+    def in_transaction(self) -> None:
+        """Call a transactional handler and finish its jobs, all of them or none.
+
+        Their rows are locked, so their claims are not renewed. If some are not done, the effects
+        of all are rolled back, and the handler is called again with the others.
 
         Raises:
             Exception: the error of the handler or of the database, after the effects were
                 rolled back.
         """
-        in_hand, calls = self._in_hand, self._calls
-        in_hand.locked = True
-        calls.wait_for_renewal()
+        transactions, mapper = self._transactions, self._lane.mapping.mapper
+        for in_hand in self._jobs:
+            in_hand.locked = True
+        transactions.wait_for_renewal()
         try:
-            in_hand.ended = calls.transactions.run_in(
-                calls.open_session, self._work, mapper=in_hand.lane.mapping.mapper
-            )
-        except _Over as over:
-            end: NotDone | Exception = over.args[0]
-            if isinstance(end, Exception):
-                raise end from end.__cause__
-            return end
+            while left := self._left:
+                try:
+                    transactions.run_for_handler(self._work, mapper=mapper)
+                except _Over as over:
+                    undone: Mapping[InHand, Undone] | Exception = over.args[0]
+                    if isinstance(undone, Exception):
+                        raise undone from undone.__cause__
+                    self._note(undone.items())
+                    for in_hand in undone:
+                        in_hand.locked = False
+                except Exception as error:
+                    if not (transactions.patience.is_endless and transactions.is_missing(error)):
+                        raise
+                    away = Release(reason=f"database away: {cause_of(error)}")
+                    self._note((in_hand, away) for in_hand in left)
+                else:
+                    for in_hand in left:
+                        in_hand.ended = in_hand.ended or Ended.FINISHED
+                    self._note((in_hand, self._finished.get(in_hand)) for in_hand in left)
         finally:
-            in_hand.locked = False
-        if in_hand.ended is Ended.LOST:
-            log_lost([in_hand])
-        return self._finished
+            for in_hand in self._jobs:
+                in_hand.locked = False
+        log_lost(in_hand for in_hand in self._jobs if in_hand.ended is Ended.LOST)
 
-    def _work(self, session: Session) -> Ended:
-        in_hand, lane = self._in_hand, self._in_hand.lane
-        fence: Any = in_hand.fence
+    def _work(self, session: Session) -> None:
+        lane, left = self._lane, [each for each in self._left if each.ended is None]
         with writing(session, lane.mapping) as writer:
-            if not lock_claim(writer, lane.mapping, fence):
-                return self._ended(writer, fence)
+            ours = _still_ours(writer, left)
+            for in_hand in left:
+                if in_hand not in ours:
+                    in_hand.ended = Ended.LOST if ours else self._ended(writer, in_hand)
+                    if in_hand.ended is Ended.LOST:
+                        in_hand.outcome = None
+            if not ours:
+                return
             self._may_be_finished = False
-            job = session.get(fence.entity, fence.identity, options=self._calls.options)
-            if job is None:
-                text = f"a criterion of the session hides {fence!r} from its handler: have the "
-                raise _Over(ArgumentError(f"{text}criterion show all jobs that the queue claims"))
+            jobs = self._attached(session, writer, ours)
             connection = writer.connection
             connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        statuses = [vars(job).get(lane.status_key) for job in jobs]
         event.listen(session, "before_commit", _refuse_commit)
         try:
-            outcome = self._call(session, with_fence(job, fence))
+            outcomes = self._call(session, ours, jobs)
         except Exception as error:
             raise _Over(_explained(error)) from None
         event.remove(session, "before_commit", _refuse_commit)
+        undone = {job: end for job, end in outcomes.items() if isinstance(end, Undone)}
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except DBAPIError as error:
-            if self._calls.transactions.is_away(error):
+            if self._transactions.is_away(error):
                 raise
-            if not (isinstance(outcome, NotDone) and is_failed_transaction(error)):
+            if not (undone and is_failed_transaction(error)):
                 raise _Over(_explained(error, ENDED)) from None
-        if isinstance(outcome, NotDone):
-            raise _Over(outcome)
-        values = outcome.values if isinstance(outcome, Done) else None
-        then, delete = branch_of(outcome), self._calls.delete
-        finish = partial(lane.complete, session, [fence], then, delete=delete, values=values)
-        status = vars(job).get(lane.status_key, self._status)
-        is_lost = instance_state(job).deleted or status != self._status
+        if undone:
+            raise _Over(undone)
+        fences = [in_hand.fence for in_hand in ours]
+        own = {job.fence: end.values for job, end in outcomes.items() if isinstance(end, Done)}
+        values = (lambda fence: own.get(fence, {})) if own else None
+        delete = self._calls.delete
+        finish = partial(lane.complete, session, fences, None, delete=delete, values=values)
+        is_lost = any(
+            instance_state(job).deleted or vars(job).get(lane.status_key, status) != status
+            for job, status in zip(jobs, statuses, strict=True)
+        )
         if is_lost:  # perhaps it has only moved on; a finish would tell of a lost claim
             with writing(session, lane.mapping) as writer:
-                is_lost = not lock_claim(writer, lane.mapping, fence)
-        # We hold its lock: nobody else has changed it.
+                is_lost = len(_still_ours(writer, ours)) < len(ours)
+        # We hold their locks: nobody else has changed them.
         if is_lost or claims_lost_by(finish):
             raise _Over(ArgumentError(CHANGED))
-        self._finished = outcome
+        self._finished = outcomes
         self._may_be_finished = True  # the COMMIT follows, whose answer may be lost
-        return Ended.FINISHED
 
-    def _call(self, session: Session, job: Any) -> Finished | NotDone:
-        """Call the handler, and flush what it has done."""
-        in_hand, calls = self._in_hand, self._calls
+    def _attached(self, session: Session, writer: Writer, ours: Sequence[InHand]) -> list[Any]:
+        """Return the jobs in the session of their handler; several are loaded together."""
+        mapping, options = self._lane.mapping, self._calls.options
+        fences, jobs = [each.fence for each in ours], []
+        loaded: list[Any] = []  # the session keeps only what somebody refers to
+        if len(fences) > 1:
+            named = key_is_in(mapping, KEYS, writer.database)
+            read = select(mapping.entity).where(named).options(*options)
+            for keys in key_batches([fence.identity for fence in fences]):
+                loaded += session.scalars(read, {KEYS: key_values(keys)}).unique()
+        for fence in fences:
+            job = session.get(fence.entity, fence.identity, options=options)
+            if job is None:
+                text = f"a criterion of the session hides {fence!r} from its handler: have the "
+                raise _Over(ArgumentError(f"{text}criterion show all jobs that the queue claims"))
+            jobs.append(with_fence(job, fence))
+        return jobs
+
+    def _call(
+        self, session: Session, ours: Sequence[InHand], jobs: Sequence[Any]
+    ) -> dict[InHand, Finished | Undone]:
+        """Call the handler, and flush what it has done; return what became of each job."""
+        calls, first = self._calls, ours[0]
         transaction = session.get_transaction()
-        if in_hand.given_up is not None:  # the wait for the lock may have outlasted the grace
-            raise in_hand.given_up
-        if in_hand.lane.mapping.listeners and not self._begun:  # the claim is not lost
-            self.context.run(tell_start, in_hand)
+        if first.given_up is not None:  # the wait for the lock may have outlasted the grace
+            raise first.given_up
+        if self._lane.mapping.listeners and not self._begun:  # the claims are not lost
+            self.context.run(tell_start, ours)
         self._begun = True
         try:
             given = session.info.get(GIVEN, session)
-            outcome = calls.call(in_hand.lane, self.context, given, job)
+            outcomes = calls.call(self._lane, self.context, jobs, given)
         finally:
             if self._process != os.getpid():
                 _end_child(sys.exc_info()[1])
-        if in_hand.given_up is not None:
-            raise in_hand.given_up
-        if not isinstance(outcome, NotDone):
+        if first.given_up is not None:
+            raise first.given_up
+        if not any(isinstance(end, Undone) for end in outcomes or ()):
             session.flush()
         while (nested := session.get_nested_transaction()) is not None:
             nested.commit()  # which the handler has left open: ours would take it along
         if session.get_transaction() is not transaction:
             raise ArgumentError(ENDED)
-        return outcome
+        return dict(zip(ours, outcomes or [None] * len(ours), strict=True))
 
-    def _ended(self, writer: Writer, fence: Fence) -> Ended:
-        """Tell how a job has ended whose claim is gone.
+    def _ended(self, writer: Writer, in_hand: InHand) -> Ended:
+        """Tell how a job has ended whose claim is gone, with all others of its batch.
 
         A COMMIT that was not answered may have failed, and then somebody else may have taken the
         job: only its row tells.
         """
-        queue = self._in_hand.lane.queue
-        then = word_of(queue.mapping, branch_of(self._finished) or queue.then)
+        queue, fence = in_hand.lane.queue, in_hand.fence
+        then = word_of(queue.mapping, queue.then)
         ours = self._may_be_finished and is_as_finished(writer, queue.mapping, fence, then)
         return Ended.FINISHED if ours else Ended.LOST
+
+
+def _still_ours(writer: Writer, jobs: Sequence[InHand]) -> list[InHand]:
+    """Lock the rows of jobs of one class; return the jobs whose claims are not lost.
+
+    The locks replace the leases until the transaction ends.
+    """
+    found = set[Identity]()
+    for part in jobs_by_token([in_hand.fence for in_hand in jobs]):
+        for keys in key_batches(part.identities):
+            found |= lock_ours(writer, part.mapping, part.token, keys)
+    return [in_hand for in_hand in jobs if in_hand.fence.identity in found]
 
 
 def _explained(error: Exception, text: str | None = None) -> Exception:
@@ -329,13 +428,11 @@ def _refuse_commit(session: Session) -> None:
 def _log_changes(in_hand: InHand) -> None:
     """Log which attributes of its detached job a handler has set."""
     state, fields = instance_state(in_hand.job), job_fields(in_hand)
-    attrs = state.mapper.attrs
-    names = sorted(n for n in state.committed_state if not getattr(attrs[n], "viewonly", False))
-    if names and state.session is None:
+    if state.committed_state and state.session is None:
         log.error(
             "a handler has set %s of %s. The job is detached, and this change is not saved: "
             "declare the handler with transactional=True, or write in a session of your own",
-            ", ".join(names),
+            ", ".join(sorted(state.committed_state)),
             job_name(fields),
             extra=fields,
         )
@@ -356,22 +453,16 @@ def _end_child(error: BaseException | None) -> NoReturn:
     os._exit(code)
 
 
-def tell_start(in_hand: InHand) -> None:
-    """Tell that the handler of a job is about to be called."""
-    queue, fence = in_hand.lane.queue, in_hand.fence
-    status, dates = fence.token.status, tuple(fence.token.dates)
-    job = EventJob(
-        fence.identity, status, status, fence.owner, dates, in_hand.attempts, entity=in_hand.job
-    )
-    with called_on(queue):
-        tell(queue.mapping, Event("after_start", "start", queue.entity, (job,), 1))
-
-
-def tell_lock_lost(queues: Iterable[JobQueue[Any]]) -> None:
-    """Tell that the worker's Owner has lost its lock: others may reap its claims."""
-    for queue in queues:
+def tell_start(jobs: Sequence[InHand]) -> None:
+    """Tell of each job that its handler is about to be called."""
+    for in_hand in jobs:
+        queue, fence = in_hand.lane.queue, in_hand.fence
+        status, dates = fence.token.status, tuple(fence.token.dates)
+        job = EventJob(
+            fence.identity, status, status, fence.owner, dates, in_hand.attempts, entity=in_hand.job
+        )
         with called_on(queue):
-            tell(queue.mapping, Event("after_lock_lost", "check", queue.entity))
+            tell(queue.mapping, Event("after_start", "start", queue.entity, (job,), 1))
 
 
 @dataclass
@@ -379,26 +470,24 @@ class Calls:
     """Call handlers.
 
     Attributes:
-        wait_for_renewal: waits until no renewal of claims is under way.
+        transactions: of jobs that no loop has claimed.
         delete: whether done jobs are deleted; None: as the model says.
         options: loader options for the jobs of transactional handlers.
         delay: returns how long a failed job waits.
     """
 
-    transactions: Transactions
+    transactions: Transactions | None
     delay: Callable[[InHand], timedelta | None]
     delete: bool | None = None
     options: Sequence[Any] = ()
-    wait_for_renewal: Callable[[], None] = lambda: None
 
     #: Whether a handler is ended at its timeout. Otherwise the worker stops waiting for it.
     keeps_timeouts = False
 
-    def __post_init__(self) -> None:
-        self.open_session = self.transactions.open_session or self._plain_sessions()
-
-    def _plain_sessions(self) -> Callable[[], Session]:
-        return partial(Session, self.transactions.engine)
+    @staticmethod
+    def plain_sessions(engine: Engine) -> Callable[[], Session]:
+        """Return what opens sessions of transactional handlers, if the application opens none."""
+        return partial(Session, engine)
 
     def check(self, lanes: Sequence[Lane[Any]]) -> None:
         """Refuse handlers that cannot be called here.
@@ -413,29 +502,35 @@ class Calls:
                     "sa_jobqueue.testing.asyncio.run_all() in a test"
                 )
 
-    def handle(self, in_hand: InHand) -> None:
-        """Call the handler of a job, and note the outcome.
+    def handle(self, call: Call) -> None:
+        """Call the handler of jobs, and note their outcomes.
 
         Raises:
             BaseException: what the handler raised that is no Exception; the attempt has failed.
                 If the worker has interrupted the handler, there was no attempt.
         """
-        with Attempt(self, in_hand) as attempt:
-            if in_hand.lane.transactional:
-                attempt.outcome = attempt.in_transaction()
+        lane = call[0].lane
+        with Attempt(self, call) as attempt:
+            if lane.transactional:
+                attempt.in_transaction()
             else:
-                attempt.outcome = self.call(in_hand.lane, attempt.context, in_hand.job)
+                attempt.outcomes = self.call(lane, attempt.context, [job.job for job in call])
 
-    def fail(self, in_hand: InHand, error: BaseException) -> None:
-        """Note that an attempt has failed, and log it."""
-        in_hand.duration = time.monotonic() - in_hand.began
-        in_hand.outcome = Failed(error, self.delay(in_hand))
-        log_failure(in_hand, error)
+    def fail(self, jobs: Sequence[InHand], error: BaseException) -> None:
+        """Note that an attempt at jobs has failed, and log it; one record has the traceback."""
+        for in_hand in jobs:
+            in_hand.duration = time.monotonic() - in_hand.began
+            in_hand.outcome = Failed(error, self.delay(in_hand))
+            traceback = error if in_hand is jobs[0] else None
+            log_end(None, in_hand, "failed", first_line(error), exc_info=traceback)
 
-    def call(self, lane: Lane[Any], context: Context, *arguments: Any) -> Finished | NotDone:
-        """Call a handler, and return the outcome of its job."""
-        returned = context.run(lane.handler, *arguments)
-        return None if returned is None else lane.outcome_of(returned)
+    def call(
+        self, lane: Lane[Any], context: Context, jobs: Sequence[Any], *session: Any
+    ) -> Sequence[Finished | Undone] | None:
+        """Call a handler, and return the outcomes of its jobs; None: all are done."""
+        given = jobs[0] if lane.batch is None else [*jobs]
+        returned = context.run(lane.handler, *session, given)
+        return None if returned is None else lane.outcomes_of(returned, jobs)
 
     def interrupt(self) -> bool:
         """Interrupt all running handlers; return False if that is not possible."""

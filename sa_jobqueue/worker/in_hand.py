@@ -22,7 +22,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any
+from math import inf
+from random import shuffle
+from typing import Any, TypeAlias
 
 from sqlalchemy.orm import Session
 
@@ -30,7 +32,6 @@ from ..ages import duration_text
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from ..fence.statements import lock_unlocked
 from ..fence.token import Fence
-from ..model.columns import first_line
 from ..model.mapping import word_of
 from ..model.status import CANCELLED, FAILED
 from ..sessions.writer import writing
@@ -88,33 +89,67 @@ class InHand:
         return fence_of(self.job)
 
     @property
-    def deadline(self) -> float | None:
-        """When its handler has to have ended, by time.monotonic(); None: it has no timeout."""
+    def deadline(self) -> float:
+        """When its handler has to have ended, by time.monotonic(); infinity: it has no timeout."""
         timeout = self.lane.timeout
-        return None if timeout is None else self.began + timeout.total_seconds()
+        return inf if timeout is None else self.began + timeout.total_seconds()
 
 
-def in_hand_of(lane: Lane[Any], claim: Claim[Any]) -> list[InHand]:
-    """Return the jobs of a claim, to be handled."""
+#: The jobs that one call of a handler gets: one job, or a batch.
+Call: TypeAlias = tuple[InHand, ...]
+
+#: From this attempt on, a job is alone in its batch: two batches with it have failed.
+ALONE_FROM = 3
+
+
+def calls_for(lane: Lane[Any], claim: Claim[Any]) -> list[Call]:
+    """Divide the jobs of a claim into calls of their handlers."""
     key = lane.mapping.attributes.get("attempts")  # None without RetryMixin
-    return [
+    jobs = [
         InHand(lane.part_of(job), job, claim, None if key is None else getattr(job, key))
         for job in claim
     ]
+    if lane.batch is None:
+        return [(each,) for each in jobs]
+    alone = [each for each in jobs if _is_alone(each)]
+    shuffle(alone)  # if one ends this process, it is another time behind those that it has met
+    others = [each for each in jobs if each not in alone] if alone else jobs
+    starts = range(0, len(others), lane.batch)
+    batches = [tuple(others[begin : begin + lane.batch]) for begin in starts]
+    return batches + [(each,) for each in alone]
+
+
+def _is_alone(in_hand: InHand) -> bool:
+    """Tell whether a job may be what its batches have failed of, or has its last chance."""
+    attempts = in_hand.attempts or 1
+    return attempts >= ALONE_FROM or 1 < attempts == max_attempts_of(in_hand)
+
+
+def max_attempts_of(in_hand: InHand) -> int | None:
+    """Return how often a job is tried; None: no limit, or its handler has expired it."""
+    attributes = in_hand.lane.mapping.attributes
+    most: int | None = vars(in_hand.job).get(attributes.get("max_attempts"))
+    return most
 
 
 #: How many jobs a record names before it says "and 12 more".
 NAMED = 10
 
 
-def log_failure(in_hand: InHand, error: BaseException) -> None:
-    """Log that an attempt at a job has failed; as a warning if the job is tried again."""
-    _log_end(None, in_hand, "failed", first_line(error), exc_info=error)
-
-
-def log_refused(in_hand: InHand, cause: object) -> None:
-    """Log that the database refuses to finish a job, and that its attempt has failed instead."""
-    _log_end(log.error, in_hand, "cannot be finished, and its attempt fails", cause)
+def log_end(write: Any, in_hand: InHand, what: str | None, why: object, **options: Any) -> None:
+    """Log the end of an attempt; `what` becomes of the job, None: its new status."""
+    fields = job_fields(in_hand)
+    wait, most = fields["next_try_in"], fields["max_attempts"]
+    text = f"{job_name(fields)} {what or fields['status']}"
+    if in_hand.attempts is not None:
+        text += f", attempt {in_hand.attempts}" + ("" if most is None else f" of {most}")
+    text += f", after {duration_text(in_hand.duration)}"
+    if isinstance(in_hand.outcome, Retry | Failed):
+        text += "; not tried again" if wait is None else f"; next try in {duration_text(wait)}"
+    if why is not None:
+        text += f": {why}"
+    write = write or (log.error if wait is None else log.warning)
+    write("%s", text, extra=fields, **options)
 
 
 def log_finished(finished: Sequence[InHand]) -> None:
@@ -125,7 +160,7 @@ def log_finished(finished: Sequence[InHand]) -> None:
         outcome = in_hand.outcome
         if not isinstance(outcome, Failed):
             what = {Retry: "wants a retry", Release: "is given back"}.get(type(outcome))
-            _log_end(log.info, in_hand, what, getattr(outcome, "reason", None))
+            log_end(log.info, in_hand, what, getattr(outcome, "reason", None))
 
 
 def log_lost(lost: Iterable[InHand]) -> None:
@@ -163,8 +198,7 @@ def several(names: Sequence[str]) -> str:
 def job_fields(in_hand: InHand) -> dict[str, Any]:
     """Return the extra fields of a record, the times in seconds."""
     queue, mapping, outcome = in_hand.lane.queue, in_hand.lane.mapping, in_hand.outcome
-    # None: no limit, or the handler expired the job.
-    most: int | None = vars(in_hand.job).get(mapping.attributes.get("max_attempts"))
+    most = max_attempts_of(in_hand)
     wait: timedelta | None = None
     match outcome:
         case Cancel():
@@ -197,22 +231,6 @@ def job_fields(in_hand: InHand) -> dict[str, Any]:
 def job_name(fields: dict[str, Any]) -> str:
     text = f": {fields['job_text']}" if "job_text" in fields else ""
     return f"{fields['job_class']} {', '.join(map(repr, fields['job_key']))}{text}"
-
-
-def _log_end(write: Any, in_hand: InHand, what: str | None, why: object, **options: Any) -> None:
-    """Log the end of an attempt; `what` becomes of the job, None: its new status."""
-    fields = job_fields(in_hand)
-    wait, most = fields["next_try_in"], fields["max_attempts"]
-    text = f"{job_name(fields)} {what or fields['status']}"
-    if in_hand.attempts is not None:
-        text += f", attempt {in_hand.attempts}" + ("" if most is None else f" of {most}")
-    text += f", after {duration_text(in_hand.duration)}"
-    if isinstance(in_hand.outcome, Retry | Failed):
-        text += "; not tried again" if wait is None else f"; next try in {duration_text(wait)}"
-    if why is not None:
-        text += f": {why}"
-    write = write or (log.error if wait is None else log.warning)
-    write("%s", text, extra=fields, **options)
 
 
 def lock_free_rows(session: Session, fences: Sequence[Fence]) -> tuple[list[Fence], list[Fence]]:

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from sqlalchemy import and_, or_, select, true
 from sqlalchemy.orm import Session
 
-from ..dialects.clock import utc_now
+from ..databases.clock import utc_now
 from ..errors import ArgumentError, ClaimLost
 from ..model.mapping import QueueMapping
 from ..process import function_name
@@ -117,12 +117,17 @@ def branch_of(outcome: Finished) -> str | None:
     return outcome.then if isinstance(outcome, Done) else outcome
 
 
+def text_of(outcome: NotDone | Failed) -> str | BaseException | None:
+    """Return what goes to ``last_error``."""
+    return outcome.error if isinstance(outcome, Failed) else outcome.reason
+
+
 def _refusal(outcome: NotDone, mapping: QueueMapping) -> str | None:
     """Say what is wrong with what a handler of this class's jobs has returned; None: nothing."""
     reason: Any = outcome.reason
-    if not isinstance(reason, str | None):
-        return f"a reason is a str, not {reason!r}"
     match outcome:
+        case _ if not isinstance(reason, str | None):
+            return f"a reason is a str, not {reason!r}"
         case Retry() if not mapping.has("attempts"):
             return f"{mapping} counts no attempts, which Retry(..) needs: add RetryMixin"
         case Release(until=datetime()) if not mapping.has("run_at"):
@@ -133,8 +138,7 @@ def _refusal(outcome: NotDone, mapping: QueueMapping) -> str | None:
             return None
         case Retry():
             return f"Retry(in_=) takes a timedelta from zero to ten years: {outcome!r}"
-        case Release():
-            return f"Release(until=) takes a datetime with a time zone: {outcome!r}"
+    return f"Release(until=) takes a datetime with a time zone: {outcome!r}"
 
 
 #: What tells that a handler has returned its work, and has not done it.
@@ -156,18 +160,20 @@ class Lane(Generic[T]):
         is_plain: whether it is a function that is not. A decorated function and a callable object
             may return an awaitable, so they are neither.
         timeout: how long the handler may run; None: no limit.
+        batch: the handler gets a list of at most so many jobs; None: it gets one job.
     """
 
     #: Whether its handler may return a branch. Of several steps, the last one claims first.
     is_step = False
 
     def __init__(self, queue: JobQueue[T], declared: Handler) -> None:
-        check_handler(declared.function, transactional=declared.transactional)
+        check_handler(declared)
         self.declared_queue = queue
         self.mapping = queue.mapping
         self.status_key = queue.mapping.attributes["status"]
         self.handler = function = declared.function
         self.transactional, self.timeout = declared.transactional, declared.timeout
+        self.batch = declared.batch
         while isinstance(function, partial):
             function = function.func
         function = getattr(function, "__func__", function)  # of a method
@@ -194,6 +200,28 @@ class Lane(Generic[T]):
     def part_of(self, job: T) -> Lane[T]:
         """Return the lane that a job is handled in."""
         return self
+
+    @property
+    def size(self) -> int:
+        """The most jobs that one call of the handler gets."""
+        return self.batch or 1
+
+    def outcomes_of(self, returned: Any, jobs: Sequence[T]) -> list[Finished | NotDone | Exception]:
+        """Return the outcome of each job whose handler has returned something.
+
+        Raises:
+            ArgumentError: as for :meth:`outcome_of`; or it returned an outcome of another job.
+        """
+        if self.batch is None or not isinstance(returned, Mapping):
+            return [self.outcome_of(returned)] * len(jobs)
+        given = {id(job): outcome for job, outcome in returned.items()}
+        own = [given.pop(id(job), None) for job in jobs]
+        if given:
+            raise ArgumentError(
+                "a handler of batches returns a mapping whose keys are jobs of its list, and "
+                f"{function_name(self.handler)} returned others: {[*returned]!r:.200}"
+            )
+        return [each if isinstance(each, Exception) else self.outcome_of(each) for each in own]
 
     def outcome_of(self, returned: Any) -> Finished | NotDone:
         """Return the outcome of a job whose handler has returned something.
@@ -255,8 +283,7 @@ class Lane(Generic[T]):
         for in_hand in handled:
             outcome: Outcome = in_hand.outcome
             if isinstance(outcome, Failed | NotDone):
-                text = outcome.error if isinstance(outcome, Failed) else outcome.reason
-                lost += self.finish_otherwise(session, in_hand.job, outcome, text)
+                lost += self.finish_otherwise(session, in_hand.job, outcome, text_of(outcome))
                 continue
             if isinstance(outcome, Done):
                 own[id(in_hand.job)] = outcome.values

@@ -21,7 +21,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -30,9 +30,9 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..ages import duration_text
-from ..dialects import is_mistake, is_refusal
-from ..dialects.clock import utc_now
-from ..dialects.connections import driver_errors
+from ..databases import is_mistake, is_refusal
+from ..databases.clock import utc_now
+from ..databases.connections import driver_errors
 from ..errors import JobQueueError
 from ..events.event import called_on
 from ..events.listeners import copy_of
@@ -57,40 +57,33 @@ HOPELESS = 100
 PASSED_OVER_FOR = timedelta(minutes=5)
 
 
-@dataclass
 class PassedOver:
-    """The rows that a worker passes over in each lane; `options` are those of its claims."""
+    """The rows of a lane that a worker passes over; `options` are those of its claims."""
 
-    options: Sequence[Any] = ()
-    _found: dict[Lane[Any], _Found] = field(default_factory=dict)
-    _logged: set[tuple[Lane[Any], Key]] = field(default_factory=set)
+    def __init__(self, lane: Lane[Any], options: Sequence[Any]) -> None:
+        self._lane, self._mapping, self._options = lane, lane.mapping, options
+        self._keys: list[Key] = []
+        self._until = 0.0
+        self._others: JobQueue[Any]
+        self._logged: set[Key] = set()
 
-    def queue_of(self, lane: Lane[Any]) -> JobQueue[Any]:
-        """Return the queue to claim from: that of the lane, without the rows passed over."""
-        found = self._found.get(lane)
-        if found is not None and found.until <= time.monotonic():
-            del self._found[lane]
-            found = None
-        return lane.queue if found is None else found.others
+    @property
+    def queue(self) -> JobQueue[Any]:
+        """The queue to claim from: that of the lane, without the rows passed over."""
+        if self._keys and self._until <= time.monotonic():
+            self._keys = []
+        return self._others if self._keys else self._lane.queue
 
-    def claim(
-        self, session: Session, lane: Lane[Any], owner: Any, limit: int, only: Key | None = None
-    ) -> Claim[Any]:
-        """Claim up to `limit` jobs of a lane, or the job with this key alone."""
-        queue = self.queue_of(lane)
-        if only is not None:
-            queue = _narrowed(lane.queue, _named(lane.mapping, [only]))
-        with nullcontext() if queue is lane.queue else called_on(lane.queue):
-            return queue.claim(session, owner=owner, limit=limit, options=self.options)
+    def claim(self, session: Session, owner: Any, limit: int) -> Claim[Any]:
+        """Claim up to `limit` jobs."""
+        return self._claim(self.queue, session, owner, limit)
 
-    def may_explain(self, error: Exception) -> bool:
-        """Tell whether a claim's error may come from one of its rows."""
-        if any(driver_errors(error)):
-            unreadable = isinstance(error, DataError)
-            return unreadable or (is_refusal(error) and not is_mistake(error))
-        return not isinstance(error, SQLAlchemyError | JobQueueError)
+    def _claim(self, queue: JobQueue[Any], session: Session, owner: Any, limit: int) -> Claim[Any]:
+        whole = self._lane.queue
+        with nullcontext() if queue is whole else called_on(whole):
+            return queue.claim(session, owner=owner, limit=limit, options=self._options)
 
-    def find(self, session: Session, lane: Lane[Any], owner: Any, wanted: int) -> int:
+    def find(self, session: Session, owner: Any, wanted: int) -> int:
         """Look for rows that cannot be claimed, where the next claim of so many jobs looks.
 
         Each row is claimed alone, and the claim is undone. Those that cannot be claimed are passed
@@ -101,29 +94,30 @@ class PassedOver:
         """
         bad: dict[Key, Exception] = {}
         good = 0
-        for key in self._first_keys(session, lane, wanted):
+        for key in self._first_keys(session, wanted):
             try:
                 with session.begin_nested() as trial:
-                    good += len(self.claim(session, lane, owner, 1, only=key))
+                    queue = _narrowed(self._lane.queue, is_one_of(self._mapping, [key]))
+                    good += len(self._claim(queue, session, owner, 1))
                     trial.rollback()
             except Exception as refused:
-                if not self.may_explain(refused):
+                if not may_be_of_a_row(refused):
                     raise
                 bad[key] = refused
             if good == wanted or (not good and sum(map(is_refusal, bad.values())) == HOPELESS):
                 break
         if not good:  # what no row survives may be the fault of none
-            known = {key for of_lane, key in self._logged if of_lane is lane}
-            bad = {k: why for k, why in bad.items() if k in known or not is_refusal(why)}
+            known = self._logged
+            bad = {key: why for key, why in bad.items() if key in known or not is_refusal(why)}
         if bad:
-            self._pass_over(lane, bad)
+            self._pass_over(bad)
         return len(bad)
 
-    def _first_keys(self, session: Session, lane: Lane[Any], wanted: int) -> list[Key]:
+    def _first_keys(self, session: Session, wanted: int) -> list[Key]:
         """Return the keys of so many due jobs, and of those that may be passed over."""
-        spec, mapping, found = self.queue_of(lane).plan.spec, lane.mapping, self._found.get(lane)
-        most = MOST - (len(found.keys) if found else 0)
-        if spec.limits or spec.strict or most <= 0:  # there, a job must not overtake another
+        spec, mapping = self.queue.plan.spec, self._mapping
+        most = MOST - len(self._keys)
+        if spec.key_limit or spec.strict or most <= 0:  # there, a job must not overtake another
             return []
         due = [mapping.attribute("run_at") <= utc_now()] if mapping.has("run_at") else []
         first = (
@@ -135,20 +129,19 @@ class PassedOver:
         with writing(session, mapping, reads=True) as writer:
             return [tuple(row) for row in writer.rows(first).all()]
 
-    def _pass_over(self, lane: Lane[Any], bad: dict[Key, Exception]) -> None:
+    def _pass_over(self, bad: dict[Key, Exception]) -> None:
         """Pass over rows, and log those that are new."""
-        before = self._found.get(lane)
-        keys = [*(before.keys if before else ()), *bad]
-        until = before.until if before else time.monotonic() + PASSED_OVER_FOR.total_seconds()
-        others = _narrowed(lane.queue, not_(_named(lane.mapping, keys)))
-        self._found[lane] = _Found(keys, until, others)
-        new = [key for key in bad if (lane, key) not in self._logged]
-        self._logged.update((lane, key) for key in new)
+        if not self._keys:
+            self._until = time.monotonic() + PASSED_OVER_FOR.total_seconds()
+        self._keys += bad
+        self._others = _narrowed(self._lane.queue, not_(is_one_of(self._mapping, self._keys)))
+        new = [key for key in bad if key not in self._logged]
+        self._logged.update(new)
         if new:
             log.error(
                 "%s %s cannot be claimed. The worker goes on with other jobs, and tries again in "
                 "%s: %s",
-                lane.mapping,
+                self._mapping,
                 several([" ".join(map(str, key)) for key in new]),
                 duration_text(PASSED_OVER_FOR),
                 bad[new[0]],
@@ -156,23 +149,22 @@ class PassedOver:
             )
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Rows of a lane that are passed over until a time, and the queue without them."""
+def is_one_of(mapping: QueueMapping, keys: Sequence[Key]) -> ColumnElement[bool]:
+    """Compare the primary key of a class with keys."""
+    attributes = mapping.key_attributes
+    if len(attributes) == 1:
+        return attributes[0].in_([value for (value,) in keys])
+    return tuple_(*attributes).in_(keys)
 
-    keys: Sequence[Key]
-    until: float
-    others: JobQueue[Any]
+
+def may_be_of_a_row(error: Exception) -> bool:
+    """Tell whether a claim's error may come from one of its rows."""
+    if any(driver_errors(error)):
+        return isinstance(error, DataError) or (is_refusal(error) and not is_mistake(error))
+    return not isinstance(error, SQLAlchemyError | JobQueueError)
 
 
 def _narrowed(queue: JobQueue[Any], criterion: ColumnElement[bool]) -> JobQueue[Any]:
     narrowed, spec = copy_of(queue), queue.plan.spec
     narrowed.plan = queue.plan.for_spec(replace(spec, where=(*spec.where, criterion)))
     return narrowed
-
-
-def _named(mapping: QueueMapping, keys: Sequence[Key]) -> ColumnElement[bool]:
-    attributes = mapping.key_attributes
-    if len(attributes) == 1:
-        return attributes[0].in_([value for (value,) in keys])
-    return tuple_(*attributes).in_(keys)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from ..dialects import database_of, is_of_driver, is_refused_login, is_shortage, is_transient
+from ..databases import database_of, is_of_driver, is_refused_login, is_shortage, is_transient
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
 from ..process import Flag, Runtime, process_name
@@ -47,9 +47,15 @@ UNDIVIDED = timedelta(seconds=2)
 #: a limit.
 LOCK_WAIT = timedelta(seconds=2)
 
+#: The longest pause, in seconds, before one of several databases that is away is tried again.
+LONGEST_PAUSE = 10.0
+
 #: For how long a connection is kept, in seconds. A pool that pings, recycles or prepares its
 #: connections does so once in this time.
 KEPT_FOR = 1.0
+
+#: The trouble of a worker that has not succeeded yet.
+HAS_NOT_BEGUN = "the worker has not begun"
 
 
 class Stopped(BaseException):
@@ -87,16 +93,36 @@ class Pauses:
 
 
 @dataclass
+class Patience:
+    """For how long a worker's transactions are run again.
+
+    Attributes:
+        longest: with several databases timedelta.max: each is waited for alone.
+        end_at: none is run again after this time of time.monotonic().
+    """
+
+    longest: timedelta = PATIENCE
+    end_at: float = inf
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether no database that is away ends the run."""
+        return self.longest > PATIENCE
+
+
+@dataclass
 class Transactions:
-    """Transactions of the worker's own.
+    """Transactions of the worker's own, in one database.
 
     Args:
         engine: where the worker writes.
         stopping: set when the worker is to stop.
         open_session: opens sessions of the application's kind; None: plain ones on the engine.
         mapper: of the class whose rows are written, if such sessions may route them.
+        open_for_handlers: opens the sessions of transactional handlers.
 
     Attributes:
+        wait_for_renewal: waits until no renewal of claims is under way.
         keeps: the turns keep a connection.
         kept_until: when it is to be given back, by time.monotonic(); infinity: there is none.
         trouble: why the worker cannot claim now; None: its last turn has succeeded.
@@ -107,8 +133,11 @@ class Transactions:
     stopping: Flag
     open_session: Callable[[], Session] | None = None
     mapper: Any = None
+    open_for_handlers: Callable[[], Session] | None = None
+    patience: Patience = field(default_factory=Patience)
+    wait_for_renewal: Callable[[], None] = lambda: None
     keeps: bool = field(default=False, init=False)
-    trouble: str | None = field(default="the worker has not begun", init=False)
+    trouble: str | None = field(default=HAS_NOT_BEGUN, init=False)
     _succeeded_once: bool = field(default=False, init=False)
     _kept: Session | None = field(default=None, init=False)
     _pool: Any = field(default=None, init=False)  # of the kept connection
@@ -120,15 +149,15 @@ class Transactions:
         work: Callable[[Session], R],
         *,
         finishes: bool = False,
-        reads_first: Callable[[], bool] = lambda: True,
+        reads_first: Sequence[Any] | bool = True,
     ) -> R:
         """Run and commit a transaction on the connection of the turns, as :meth:`patiently` does.
 
         Args:
             finishes: as for :meth:`patiently`. If the server would wait for a locked row without a
                 limit, `work` waits for LOCK_WAIT.
-            reads_first: returns False if `work` only calls verbs, which write before they read;
-                called before each try.
+            reads_first: empty if `work` only calls verbs, which write before they read; it may
+                be filled by a try.
         """
 
         def once() -> R:
@@ -138,7 +167,7 @@ class Transactions:
                     work,
                     open_session=self._session_of_turn if self.keeps else self.open_session,
                     mapper=self.mapper,
-                    reads_first=reads_first(),
+                    reads_first=bool(reads_first),
                     prepare=self._limit_lock_wait if finishes else None,
                 )
             except BaseException:
@@ -155,37 +184,47 @@ class Transactions:
             self.engine, work, open_session=self.open_session, mapper=self.mapper
         )
 
-    def run_in(
-        self, open_session: Callable[[], Session], work: Callable[[Session], R], *, mapper: Any
-    ) -> R:
-        """Run and commit a transaction in other sessions, as :meth:`patiently` does."""
+    def run_for_handler(self, work: Callable[[Session], R], *, mapper: Any) -> R:
+        """Run and commit a transaction in a handler's session, as :meth:`patiently` does.
+
+        If the worker has other databases, it does not wait for one that is away: its thread is
+        theirs, too.
+        """
         return self.patiently(
-            lambda: run_in_transaction(self.engine, work, open_session=open_session, mapper=mapper)
+            lambda: run_in_transaction(
+                self.engine, work, open_session=self.open_for_handlers, mapper=mapper
+            ),
+            waits=not self.patience.is_endless,
         )
 
-    def patiently(self, work: Callable[[], R], *, finishes: bool = False) -> R:
-        """Call `work`, again while its error is temporary, for PATIENCE.
+    def patiently(self, work: Callable[[], R], *, finishes: bool = False, waits: bool = True) -> R:
+        """Call `work`, again while its error is temporary, as long as our patience lasts.
 
         Args:
             finishes: `work` has jobs to finish or to release. It goes on at a stop. After deadlocks
                 and waits for locks, it is called again for UNDIVIDED.
+            waits: for a database that is away.
 
         Raises:
             Stopped: the worker is to stop.
             Exception: what is not temporary, or has lasted for too long.
         """
-        pauses, warned = Pauses(), False
+        rests = self.patience.is_endless and not finishes  # a stop ends such a pause
+        pauses, warned = Pauses(longest=LONGEST_PAUSE if rests else 2.0), False
         while True:
             try:
                 return work()
             except Exception as error:
                 lacking = is_shortage(error) or isinstance(error, PoolTimeout)
-                away = self.is_away(error)
-                patience = PATIENCE if lacking or away or not finishes else UNDIVIDED
-                if pauses.age > patience or not self.is_temporary(error):
-                    raise
-                if away:  # a deadlock keeps nobody from claiming
+                missing, patience = self.is_missing(error), self.patience
+                longest = UNDIVIDED if finishes and not missing else patience.longest
+                is_over = pauses.age > longest or time.monotonic() > patience.end_at
+                # A deadlock keeps nobody from claiming.
+                if self.is_away(error) or (missing and patience.is_endless):
                     self.trouble = f"database away: {cause_of(error)}"
+                in_vain = missing and not waits
+                if is_over or in_vain or not self.is_temporary(error):
+                    raise
                 grave = lacking or not self._succeeded_once or finishes
                 write = log.warning if grave and not warned else log.info
                 write("a transaction failed, and is run again: %s", cause_of(error))
@@ -236,6 +275,10 @@ class Transactions:
         """Tell whether an error passes with time."""
         return is_transient(error) or is_shortage(error) or self.is_away(error)
 
+    def is_missing(self, error: BaseException) -> bool:
+        """Tell whether the database is away, or takes no writes at present."""
+        return self.is_away(error) or is_shortage(error)
+
     def is_away(self, error: BaseException) -> bool:
         """Tell whether no connection was to be had, or it broke: the server may be restarting."""
         # The connection of an owner's lock, and a pool whose connections are all in use.
@@ -269,22 +312,25 @@ class OwnerName:
     """The name that a worker claims under.
 
     Attributes:
-        owner: the name, or the Owner, that claims now.
+        owner: the name, or the Owner, that claims now; the worker shows it.
     """
 
-    def __init__(self, owner: str | int | Owner | None, transactions: Transactions) -> None:
-        self.owner: str | int | Owner = default_owner() if owner is None else owner
-        self._given = owner is not None
-        self._transactions = transactions
+    def __init__(self, given: Any, transactions: Transactions, show: Callable[[Any], None]) -> None:
+        self.transactions, self._given, self._show = transactions, given is not None, show
+        self._change_to(given if self._given else default_owner())
+
+    def _change_to(self, owner: str | int | Owner) -> None:
+        self.owner = owner
+        self._show(owner)
 
     @contextmanager
     def for_the_run(self) -> Iterator[None]:
         """Hold an Owner of our own for the run, unless a name was given."""
-        plain, ours = self.owner, Owner(self._transactions.engine, process_name(24))
+        plain, ours = self.owner, Owner(self.transactions.engine, process_name(24))
         if not self._given:
             try:
                 self._patiently(ours.open)
-                self.owner = ours
+                self._change_to(ours)
             except UnsupportedDatabase as error:
                 log.warning(
                     "if this worker dies, its claims are reaped only after their lease: %s", error
@@ -292,8 +338,8 @@ class OwnerName:
         try:
             yield
         finally:
-            self.owner = plain
-            self._transactions.runtime.run_blocking(ours.close)
+            self._change_to(plain)
+            self.transactions.runtime.run_blocking(ours.close)
 
     @property
     def current(self) -> str:
@@ -324,5 +370,5 @@ class OwnerName:
         return False
 
     def _patiently(self, work: Callable[[], R]) -> R:
-        run: Callable[[Callable[[], R]], R] = self._transactions.runtime.run_blocking
-        return self._transactions.patiently(lambda: run(work))
+        run: Callable[[Callable[[], R]], R] = self.transactions.runtime.run_blocking
+        return self.transactions.patiently(lambda: run(work))

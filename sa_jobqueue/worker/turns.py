@@ -21,16 +21,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from math import ceil
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from ..dialects import is_mistake, is_shortage, is_transient
+from ..databases import is_mistake, is_transient
 from ..errors import ClaimLost, JobQueueError
 from ..fence.claim import Claim, fence_of, jobs_by_token
 from ..fence.statements import is_as_finished
 from ..model.columns import error_text, in_ascii
-from ..model.mapping import word_of
+from ..model.mapping import counting_together, word_of
 from ..queue import turn_in_one_go
 from ..sessions.writer import writing
 from .handlers import Calls
@@ -38,13 +39,13 @@ from .in_hand import (
     Ended,
     InHand,
     jobs_of_locked_rows,
+    log_end,
     log_job,
     log_lost,
-    log_refused,
     log_unreleased,
 )
-from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of
-from .passed_over import PassedOver
+from .lanes import Failed, Lane, LaneOrder, NotDone, claims_lost_by, jobs_of, text_of
+from .passed_over import PassedOver, may_be_of_a_row
 from .transactions import PATIENCE, OwnerName, Pauses, cause_of
 
 log = logging.getLogger("sa_jobqueue.worker")
@@ -57,7 +58,7 @@ class Batch:
     Attributes:
         handled: jobs to finish.
         unhandled: jobs to release.
-        wanted: the most jobs to claim; 0: none.
+        wanted: for how many calls of handlers to claim jobs; 0: none.
     """
 
     handled: Sequence[InHand] = ()
@@ -101,14 +102,20 @@ class Turns:
     aside: list[InHand] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.transactions = self.calls.transactions
-        self._passed_over = PassedOver(self.calls.options)
+        self.transactions = self.owner_name.transactions
+        self._passed = {lane: PassedOver(lane, self.calls.options) for lane in self.lanes}
         self._order = LaneOrder(self.lanes)
         self._asked = self.lanes[0]  # the lane of the last claim
         self._refused: dict[Lane[Any] | None, Pauses] = {}
+        self._refusal = ""
         self._has_claimed = False
         # Claims whose COMMIT was not answered.
         self._unanswered: list[tuple[Lane[Any], Claim[Any]]] = []
+
+    @property
+    def refusal(self) -> str | None:
+        """What the database refused last, while it is left alone for a pause."""
+        return self._refusal if self._refused else None
 
     def turn(self, batch: Batch) -> TurnResult:
         """Finish the handled jobs, release the others, claim the next ones.
@@ -121,7 +128,7 @@ class Turns:
             self.transactions.give_back()
             return TurnResult()
         if writes:
-            self.calls.wait_for_renewal()
+            self.transactions.wait_for_renewal()
         tried_again: list[InHand] = []
         if batch.wanted and self.aside and time.monotonic() >= self._aside_pauses.until:
             tried_again = self._try_aside_again()
@@ -129,7 +136,7 @@ class Turns:
             result = self.transactions.run(
                 partial(self._in_session, batch=batch),
                 finishes=writes or not batch.wanted,
-                reads_first=lambda: bool(self._unanswered),  # a first try adds to them
+                reads_first=self._unanswered,  # a first try adds to them
             )
         except Exception as error:
             if writes:
@@ -157,7 +164,7 @@ class Turns:
         try:
             left = self.transactions.run(
                 lambda session: any(
-                    lane.has_left(session, self._passed_over.queue_of(lane)) for lane in self.lanes
+                    lane.has_left(session, self._passed[lane].queue) for lane in self.lanes
                 )
             )
         except Exception as error:
@@ -210,13 +217,13 @@ class Turns:
     def _complete_and_claim(self, session: Session, batch: Batch) -> TurnResult | None:
         """Do a turn of done jobs by one verb; None: it needs several verbs, nothing was done."""
         lane, *others = self.lanes
-        if others or batch.unhandled or not batch.handled or not batch.wanted:
+        plain = all(
+            done.outcome is None and not done.ended and not done.moved for done in batch.handled
+        )
+        if others or batch.unhandled or not (plain and batch.handled and batch.wanted):
             return None
-        if any(done.outcome is not None or done.ended or done.moved for done in batch.handled):
-            return None
-        if lane in self.paused or not self.owner_name.is_sure:
-            return None
-        if self._passed_over.queue_of(lane) is not lane.queue:
+        passes = self._passed[lane].queue is not lane.queue
+        if lane in self.paused or passes or not self.owner_name.is_sure:
             return None
         try:
             claim = turn_in_one_go(
@@ -224,7 +231,7 @@ class Turns:
                 session,
                 jobs_of(batch.handled),
                 owner=self.owner_name.current,
-                limit=batch.wanted,
+                limit=batch.wanted * lane.size,
                 delete=self.calls.delete,
                 options=self.calls.options,
                 shown=self.shows,
@@ -240,9 +247,10 @@ class Turns:
         for done in handled:
             if done.moved and done.ended is not Ended.FINISHED and _is_finished(session, done):
                 done.ended = Ended.FINISHED
-        for lane in self.lanes:
-            of_lane = [done for done in handled if done.lane.whole is lane and done.ended is None]
-            lost += lane.finish(session, of_lane, delete=self.calls.delete)
+        with counting_together(session, (lane.mapping for lane in self.lanes)):
+            for lane in self.lanes:
+                ours = [done for done in handled if done.lane.whole is lane and done.ended is None]
+                lost += lane.finish(session, ours, delete=self.calls.delete)
         return _kept(handled, lost)
 
     def _release(self, session: Session, jobs: Sequence[InHand]) -> None:
@@ -264,9 +272,10 @@ class Turns:
             if not self.owner_name.is_sure:  # the next turn checks the lock
                 break
             self._asked = lane
-            claim = self._passed_over.claim(session, lane, self.owner_name.current, wanted)
+            limit = wanted * lane.size
+            claim = self._passed[lane].claim(session, self.owner_name.current, limit)
             claims.append((lane, claim))
-            wanted -= len(claim)
+            wanted -= ceil(len(claim) / lane.size)
             if not wanted:
                 break
         return claims
@@ -297,11 +306,9 @@ class Turns:
         """
         lane = self._asked
         try:
-            if self._passed_over.may_explain(error) and self.transactions.run(
-                lambda session: self._passed_over.find(
-                    session, lane, self.owner_name.current, wanted
-                )
-            ):
+            owner, jobs = self.owner_name.current, wanted * lane.size
+            find = partial(self._passed[lane].find, owner=owner, wanted=jobs)
+            if may_be_of_a_row(error) and self.transactions.run(find):
                 return TurnResult(claim_is_due=True)
         except Exception as refusal:
             error = refusal
@@ -314,6 +321,7 @@ class Turns:
         Raises:
             Exception: the error, if it has lasted for PATIENCE, or comes of a mistake.
         """
+        self._refusal = f"the database refuses {what}: {cause_of(error)}"
         # A temporary error has been waited for already.
         mistaken = isinstance(error, JobQueueError) or (not self._has_claimed and is_mistake(error))
         if mistaken or self.transactions.is_temporary(error):
@@ -370,7 +378,7 @@ class Turns:
             try:
                 finished += self._finish_one(in_hand)
             except Exception as refused:
-                if is_shortage(refused) or self.transactions.is_away(refused):
+                if self.transactions.is_missing(refused):
                     raise
                 self._set_aside(in_hand, refused)
         return finished
@@ -391,16 +399,20 @@ class Turns:
             if self.transactions.is_temporary(error):
                 raise
             for outcome, text in _ways_to_end(in_hand, error, self.calls.delay(in_hand)):
+                write = partial(
+                    in_hand.lane.finish_otherwise, job=in_hand.job, outcome=outcome, text=text
+                )
                 try:
-                    finished = run(partial(_write, in_hand=in_hand, outcome=outcome, text=text))
+                    lost = run(write)
                 except Exception as refused:
                     if self.transactions.is_temporary(refused):
                         raise
                     continue
                 if outcome is not in_hand.outcome:
                     in_hand.outcome = outcome
-                    log_refused(in_hand, cause_of(error))
-                return finished
+                    what = "cannot be finished, and its attempt fails"
+                    log_end(log.error, in_hand, what, cause_of(error))
+                return _kept([in_hand], lost)
             raise
 
     def _set_aside(self, in_hand: InHand, error: Exception) -> None:
@@ -421,7 +433,7 @@ class Turns:
         """Try once more to finish the jobs set aside; return those that are finished."""
         jobs, self.aside = self.aside, []  # nobody renews their claims meanwhile
         try:
-            self.calls.wait_for_renewal()
+            self.transactions.wait_for_renewal()
             finished = self._finish_each(jobs, jobs[0].refused)
         except BaseException:
             self.aside = jobs
@@ -462,19 +474,8 @@ def _ways_to_end(
     reason = f"the finish was refused: {type(error).__name__}: {cause_of(error)}"
     ways: list[tuple[Any, Any]] = [(Failed(error, delay), reason)]
     if isinstance(given, NotDone | Failed):
-        ways.insert(0, (given, given.error if isinstance(given, Failed) else given.reason))
+        ways.insert(0, (given, text_of(given)))
     for outcome, told in ways:
         text = error_text(told)
-        if text is not None:
-            yield outcome, text
-            yield outcome, in_ascii(text)
+        yield from [] if text is None else [(outcome, text), (outcome, in_ascii(text))]
         yield outcome, None
-
-
-def _write(
-    session: Session, *, in_hand: InHand, outcome: NotDone | Failed, text: str | None
-) -> list[InHand]:
-    """Write an outcome with a text of its own; return the job, unless its claim was lost."""
-    lost = in_hand.lane.finish_otherwise(session, in_hand.job, outcome, text)
-    log_lost([in_hand] if lost else ())
-    return [] if lost else [in_hand]

@@ -6,24 +6,21 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import sessionmaker
 
-from ..dialects import database_of, database_of_engine
 from ..errors import ArgumentError
 from ..fence.claim import Claim
 from ..owners.owner import Owner
 from ..process import THREADS, Runtime, signals_handled
 from ..queue import JobQueue
-from ..sessions.deadlines import Deadlines, no_deadline
-from ..sessions.transactions import connected
 from ..verbs.backoff import (
     DEFAULT_BACKOFF,
     LONGEST_AGE,
@@ -32,15 +29,14 @@ from ..verbs.backoff import (
     check_durations,
     delay_or_default,
 )
-from ..wakeups import Wakeups
-from .chores import REAP_EVERY, Heartbeat, Reaper, add_chores_beside
-from .connections import check_connections, engine_of, may_be_bound, what_to_give
+from .chores import REAP_EVERY
 from .crew import LONGEST_POLL, Crew, Loop
+from .deadlines import Deadlines
 from .handlers import Calls
-from .in_hand import InHand, log_finished
+from .in_hand import InHand
 from .lanes import Done, Lane, NotDone, Outcome, lanes_of
-from .transactions import OwnerName, Stopped, Transactions
-from .turns import TurnResult, Turns
+from .sites import Sites
+from .transactions import Stopped
 
 log = logging.getLogger("sa_jobqueue.worker")
 
@@ -51,6 +47,9 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
+#: What a worker opens sessions with.
+Bind: TypeAlias = "Engine | sessionmaker[Any]"
+
 #: How long running handlers may go on after stop(): Kubernetes ends a process after 30 seconds.
 GRACE = timedelta(seconds=25)
 
@@ -58,14 +57,17 @@ GRACE = timedelta(seconds=25)
 DEADLINE = timedelta(seconds=30)
 
 
+@dataclass(eq=False, repr=False)
 class Worker(Generic[T]):
     """A loop over one queue or several, or over steps of a workflow.
 
     Args:
         engine: an Engine, on which the worker opens its own sessions; or a sessionmaker, whose
-            sessions have the application's class, criteria and routing of writes.
+            sessions have the application's class, criteria and routing of writes. For several
+            databases: a mapping of their names to Engines or sessionmakers, or a function that
+            returns one, and is asked every 30 seconds.
         queue: where jobs are claimed: a JobQueue, or several, each with its handler; a Workflow,
-            or one or several of its steps. All are in one database.
+            or one or several of its steps. All are in one database, or in each of several.
         handler: for one JobQueue that has none: called with each job; returns None, a Done, a
             Retry, a Release or a Cancel.
         owner: a name of 1 to 64 characters, or an open Owner. By default
@@ -74,8 +76,8 @@ class Worker(Generic[T]):
             if it then dies, its claims are reaped after the lease.
         concurrency: how many handlers run at once, each in a thread of its own.
         limit: the most jobs in hand, including jobs that wait for a free thread; at least
-            `concurrency`, which is the default. With several threads, the default is twice as
-            many while handlers take a tenth of a second or less.
+            `concurrency`, which is the default. A batch counts as one. With several threads, the
+            default is twice as many while handlers take a tenth of a second or less.
         delete: whether done jobs are deleted; None: as the model says.
         drain: stop when no job is due or waits for a retry, and this worker holds no job.
             Jobs that are scheduled for later and were never tried are left
@@ -104,83 +106,79 @@ class Worker(Generic[T]):
             jobs, a handler must be awaited, or the claims of a strategy write nothing.
     """
 
-    _runtime: Runtime = THREADS
-    _calls_kind: type[Calls] = Calls
-    _crew_kind: type[Crew] = Crew
+    engine: Bind | Mapping[str, Bind] | Callable[[], Mapping[str, Bind]]
+    queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[Any] | Lane[Any]]
+    handler: Callable[[T], Done | NotDone | None] | None = None
+    _: KW_ONLY
+    owner: str | int | Owner | None = None
+    concurrency: int = 1
+    limit: int | None = None
+    delete: bool | None = None
+    drain: bool = False
+    interval: timedelta = timedelta(0)
+    poll: timedelta = LONGEST_POLL
+    grace: timedelta = GRACE
+    deadline: timedelta = DEADLINE
+    backoff: Backoff | None = None
+    max_runtime: timedelta | None = None
+    reap_every: timedelta | None = REAP_EVERY
+    on_claim: Callable[[Claim[T]], None] | None = None
+    on_outcome: Callable[[T, Outcome], None] | None = None
+    options: Sequence[Any] = ()
 
-    def __init__(
-        self,
-        engine: Engine | sessionmaker[Any],
-        queue: JobQueue[T] | Lane[T] | Iterable[JobQueue[Any] | Lane[Any]],
-        handler: Callable[[T], Done | NotDone | None] | None = None,
-        *,
-        owner: str | int | Owner | None = None,
-        concurrency: int = 1,
-        limit: int | None = None,
-        delete: bool | None = None,
-        drain: bool = False,
-        interval: timedelta = timedelta(0),
-        poll: timedelta = LONGEST_POLL,
-        grace: timedelta = GRACE,
-        deadline: timedelta = DEADLINE,
-        backoff: Backoff | None = None,
-        max_runtime: timedelta | None = None,
-        reap_every: timedelta | None = REAP_EVERY,
-        on_claim: Callable[[Claim[T]], None] | None = None,
-        on_outcome: Callable[[T, Outcome], None] | None = None,
-        options: Sequence[Any] = (),
-    ) -> None:
-        if not isinstance(engine, Engine | sessionmaker):
-            raise ArgumentError(
-                f"a Worker needs an Engine, or a sessionmaker, not {engine!r}: "
-                f"{what_to_give(engine) or 'for an AsyncEngine use AsyncWorker'}"
-            )
-        check_durations(zero=False, none=True, longest=LONGEST_AGE, max_runtime=max_runtime)
-        check_durations(zero=False, none=True, reap_every=reap_every)
-        check_durations(zero=True, grace=grace, interval=interval)
-        check_durations(zero=False, poll=poll, deadline=deadline)
-        _check_numbers(concurrency, limit, delete)
-        self.concurrency, self.limit = concurrency, limit
-        self.lanes = lanes_of(queue, handler)
-        for lane in self.lanes if backoff is not None else ():
-            check_backoff(lane.mapping, backoff)
-        open_session = None
-        if isinstance(engine, sessionmaker):
-            open_session = partial(engine, expire_on_commit=False)
-            engine = engine_of(open_session, self.lanes)
-        self.engine: Any = engine
-        self._engine = engine
-        self.drain = drain
-        self.interval = interval
-        self.poll = poll
-        self.grace = grace
-        self.deadline = deadline
-        self.backoff = backoff
-        self.max_runtime = max_runtime
-        self.reap_every = reap_every
-        self.on_claim = on_claim
-        self.on_outcome = on_outcome
-        self.delete = delete
-        self.options = options
+    _runtime: ClassVar[Runtime] = THREADS
+    _calls_kind: ClassVar[type[Calls]] = Calls
+    _crew_kind: ClassVar[type[Crew]] = Crew
+
+    def __post_init__(self) -> None:
+        self._check_options()
+        self.lanes = lanes_of(self.queue, self.handler)
+        for lane in self.lanes if self.backoff is not None else ():
+            check_backoff(lane.mapping, self.backoff)
         self._running = Lock()
         self._stopping = self._runtime.flag()
         self._crew: Crew | None = None
         self._deadlines: Deadlines | None = None
-        self._transactions = Transactions(
-            self._engine,
-            self._runtime,
-            stopping=self._stopping,
-            open_session=open_session,
-            mapper=None if open_session is None else self.lanes[0].mapping.mapper,
+        self._calls = self._calls_kind(None, self._delay_of, self.delete, self.options)
+        self._sites = Sites(
+            self, self._calls, self._runtime, self._stopping, self._notify, self._bind_within
         )
-        self._owner_name = OwnerName(owner, self._transactions)
-        self._calls = self._calls_kind(self._transactions, self._delay_of, delete, options)
         self._calls.check(self.lanes)
+        first: Any = self._sites.found[0] if self._sites.found else None
+        if first is not None and first.name is None:
+            self.engine = first.engine
 
-    @property
-    def owner(self) -> str | int | Owner:
-        """The owner that you gave, otherwise the worker's own Owner or plain name."""
-        return self._owner_name.owner
+    @staticmethod
+    def _bind_within(given: Any) -> Engine | sessionmaker[Any]:
+        """Return what is given for a database.
+
+        Raises:
+            ArgumentError: it is neither an Engine nor a sessionmaker.
+        """
+        if not isinstance(given, Engine | sessionmaker):
+            raise ArgumentError(
+                f"a Worker needs an Engine, or a sessionmaker, not {given!r}: it opens its own "
+                "sessions, so give it the engine or the sessionmaker of yours; for an AsyncEngine "
+                "use AsyncWorker"
+            )
+        return given
+
+    def _check_options(self) -> None:
+        check_durations(zero=False, none=True, longest=LONGEST_AGE, max_runtime=self.max_runtime)
+        check_durations(zero=False, none=True, reap_every=self.reap_every)
+        check_durations(zero=True, grace=self.grace, interval=self.interval)
+        check_durations(zero=False, poll=self.poll, deadline=self.deadline)
+        least, limit = self.concurrency, self.limit
+        if not isinstance(least, int) or least < 1:
+            raise ArgumentError(f"concurrency is a number of jobs, at least 1: {least!r}")
+        if limit is not None and (not isinstance(limit, int) or limit < least):
+            raise ArgumentError(
+                f"limit is a number of jobs, at least concurrency ({least}): {limit!r}"
+            )
+        if not isinstance(self.delete, bool | None):
+            raise ArgumentError(
+                f"delete= takes True, False, or None for what the model says, not {self.delete!r}"
+            )
 
     # -- the run --------------------------------------------------------
 
@@ -201,11 +199,11 @@ class Worker(Generic[T]):
         """
         if not self._running.acquire(blocking=False):
             raise ArgumentError("this worker runs already; make another one for a second run")
-        self._deadlines = Deadlines(self._engine, self.deadline, _end_process)
+        self._deadlines = self._sites.deadlines = Deadlines(None, self.deadline, _end_process)
+        self._crew = self._crew_kind(self, self._sites)
         try:
-            with self._deadlines, suppress(Stopped), self._owner_name.for_the_run():
-                alone = self._transactions.patiently(self._prepare_connections)
-                self._work(alone=alone)
+            with self._deadlines, suppress(Stopped):
+                self._sites.work(self._crew)
         finally:
             self._running.release()
 
@@ -219,13 +217,8 @@ class Worker(Generic[T]):
             Exception: `check` raised it, or the server was still away after five minutes. The
                 error of a wrong password or a missing database is raised at once.
         """
-
-        def connect_and_check() -> None:
-            with connected(self._engine) as connection:
-                check(connection)
-
         try:
-            self._transactions.patiently(connect_and_check)
+            self._sites.check(check)
         except Stopped:
             return False
         return True
@@ -242,20 +235,15 @@ class Worker(Generic[T]):
 
     def wake(self) -> None:
         """Let an idle worker claim now, unless it has an `interval`; safe from another thread."""
-        self._wake_at(0.0)
+        if (crew := self._crew) is not None:
+            for loop in crew.loops:
+                crew.wake(loop, 0.0)
 
-    def _wake_at(self, at: float) -> None:
-        """Let an idle worker claim at a time, by time.monotonic()."""
-        if self._crew is not None:
-            for loop in self._crew.loops:
-                loop.wake(at)
-            self._notify()
-
-    def _notify(self) -> None:
-        """Wake the supervisor."""
+    def _notify(self, loop: Loop | None = None) -> None:
+        """Wake the supervisor, or the thread of a loop."""
         if self._crew is not None:
             with self._crew.lock:
-                self._crew.notice()
+                self._crew.notice(loop)
 
     @property
     def stopping(self) -> bool:
@@ -269,101 +257,16 @@ class Worker(Generic[T]):
 
     @property
     def trouble(self) -> str | None:
-        """Why the worker cannot claim now, or None if its last turn has succeeded."""
-        return "the worker is to stop" if self.stopping else self._transactions.trouble
+        """Why the worker cannot claim now, or None if its last turn has succeeded.
+
+        If it has several databases, it names those where it cannot claim.
+        """
+        return "the worker is to stop" if self.stopping else self._sites.trouble
 
     def stopping_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[None]:
         """Have SIGTERM and SIGINT, or those given, stop the worker; main thread only."""
         chosen = signals or (signal.SIGTERM, signal.SIGINT)
         return signals_handled(lambda number, frame: self.stop(), *chosen)
-
-    # -- the parts of a run ---------------------------------------------
-
-    def _prepare_connections(self) -> bool:
-        """Look at the database and the pool; tell whether this thread has to do everything.
-
-        On a database in memory, other threads would not see the database.
-        """
-        with connected(self._engine) as connection:
-            database = database_of(connection)
-            alone = not database.seen_by_others(connection)
-            assert self._deadlines is not None
-            self._deadlines.never_below(database.lock_timeout(connection))
-            has_spare = check_connections(
-                self._engine.pool,
-                self.concurrency,
-                self.lanes,
-                alone=alone,
-                keeps_timeouts=self._calls.keeps_timeouts,
-            )
-            # Behind a pooler a limit of the session would be another's. On an AUTOCOMMIT engine
-            # each turn sets the level of its transaction.
-            is_shared = database.may_wait_without_limit and database.through_pooler(connection)
-            opened, mapper = self._transactions.open_session, self._transactions.mapper
-            self._transactions.keeps = (
-                has_spare
-                and not is_shared
-                and not database.in_autocommit(connection)
-                and (opened is None or may_be_bound(opened, connection, mapper))
-            )
-        return alone
-
-    def _work(self, *, alone: bool) -> None:
-        """Put the parts of a run together, and let them work."""
-        shows = self.on_outcome is not None
-        turns = Turns(self.lanes, self._owner_name, self._calls, shows=shows)
-        wakeups = None if self.drain or self.interval else self._wakeups(alone=alone)
-        loop = Loop(turns, self.poll, self.interval.total_seconds(), wakeups)
-        self._crew = crew = self._crew_kind(
-            self._runtime,
-            [loop],
-            self._calls,
-            self._tell,
-            self._stopping,
-            self.limit,
-            self.concurrency,
-            self.grace,
-            self.drain,
-            alone,
-        )
-        heartbeat = Heartbeat(crew, loop, self.max_runtime)
-        self._calls.wait_for_renewal = heartbeat.wait_for_renewal
-        reaper = Reaper(crew, loop, self.lanes, self.reap_every, self.max_runtime)
-        with ExitStack() as stack:
-            if not alone:
-                heartbeat.begin(stack)
-            crew.chores.append(reaper)
-            if wakeups is not None:
-                stack.enter_context(wakeups)
-            stack.callback(self._transactions.give_back)
-            reaper.run()
-            add_chores_beside(stack, crew, loop, lambda: self.stuck)
-            crew.work()
-
-    def _wakeups(self, *, alone: bool) -> Wakeups:
-        return Wakeups(
-            self._engine,
-            database_of_engine(self._engine),
-            [lane.queue.plan.spec for lane in self.lanes],
-            self._wake_at,
-            runtime=self._runtime,
-            poll=self.poll,
-            shared=not alone,
-        )
-
-    def _tell(self, result: TurnResult) -> None:
-        """Log and call back, after the commit of a turn."""
-        log_finished(result.finished)
-        if self.on_outcome is None and self.on_claim is None:
-            return
-        with no_deadline():
-            if self.on_outcome is not None:
-                for in_hand in result.finished:
-                    self.on_outcome(in_hand.job, in_hand.outcome)
-            if self.on_claim is not None:
-                for _, claim in result.claims:
-                    if claim or claim.lost:
-                        self.on_claim(claim)
 
     def _delay_of(self, in_hand: InHand) -> timedelta | None:
         """Return the delay of a failed job; None: the model counts no attempts."""
@@ -382,34 +285,3 @@ def _end_process(what: str) -> None:
     )
     logging.shutdown()
     os._exit(os.EX_SOFTWARE)
-
-
-def _check_numbers(concurrency: Any, limit: Any, delete: Any) -> None:
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise ArgumentError(f"concurrency is a number of jobs, at least 1: {concurrency!r}")
-    if limit is not None and (not isinstance(limit, int) or limit < concurrency):
-        raise ArgumentError(
-            f"limit is a number of jobs, at least concurrency ({concurrency}): {limit!r}"
-        )
-    if not isinstance(delete, bool | None):
-        raise ArgumentError(
-            f"delete= takes True, False, or None for what the model says, not {delete!r}"
-        )
-
-
-class WorkerOptions(TypedDict, total=False):
-    """Names and types; :class:`Worker` tells what they mean, and has the defaults."""
-
-    owner: str | int | Owner | None
-    concurrency: int
-    limit: int | None
-    delete: bool | None
-    drain: bool
-    interval: timedelta
-    poll: timedelta
-    grace: timedelta
-    deadline: timedelta
-    backoff: Backoff | None
-    max_runtime: timedelta | None
-    reap_every: timedelta | None
-    options: Sequence[Any]

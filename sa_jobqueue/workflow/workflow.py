@@ -7,7 +7,7 @@ often declared before the next one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -19,20 +19,18 @@ from sqlalchemy.orm import InstanceState
 from ..errors import ArgumentError, InvalidTransition, NotWaiting
 from ..events.event import Event, called_on
 from ..events.listeners import add_listener
-from ..events.notes import note, note_claimable
 from ..fence.claim import by_mapping, jobs_by_token, jobs_with_keys
 from ..fence.token import Change, Fence
 from ..fence.write import write
 from ..model.keys import key_batches, key_is_in, key_values
 from ..model.mapping import QueueMapping, mapping_of, word_of
 from ..model.status import CANCELLED, DONE, FAILED, UNCLAIMED, JobStatus
-from ..model.transitions import FINISHED, ended, moved_on, reset, retried
+from ..model.transitions import FINISHED, ended, moved_on, retried
 from ..queue import Handler, JobQueue
-from ..sessions.show import loaded, show_expired
 from ..sessions.writer import AnyConnection, AnySession, Writer, writing
 from ..verbs import finish
 from ..verbs.finish import OwnValues, with_own_values
-from ..verbs.manage import CHANGE_KEYS, PRUNE_LIMIT, change, change_event, update_statement
+from ..verbs.manage import CHANGE_KEYS, PRUNE_LIMIT, change, move
 from ..verbs.reap import Reaped
 from ..worker import Lane
 
@@ -234,6 +232,11 @@ class Workflow(Generic[T]):
         return tuple(self._steps)
 
     @property
+    def signals(self) -> Mapping[str, tuple[str, ...]]:
+        """For each status in which jobs wait for a signal, where signals may move them."""
+        return dict(self._waiting)
+
+    @property
     def arrows(self) -> frozenset[Arrow]:
         """Every change of status that the workflow allows, with its verb."""
         return frozenset(self._arrows())
@@ -306,20 +309,11 @@ class Workflow(Generic[T]):
         mapping, after = self.mapping, _plain(self.mapping, status)
         sources, identity = self._sources_of(after), _identity_of(mapping, job)
         final, named = after in self.final, {CHANGE_KEYS: key_values([identity])}
-        with writing(session, mapping) as writer:
-            for before in sources:
-                moving = update_statement(
-                    mapping, writer, ended if final else reset, after, (before,)
-                )
-                if not writer.core(moving, named).rowcount:
-                    continue
-                show_expired(writer.session, mapping, loaded(writer.session, mapping, [identity]))
-                if mapping.listeners:
-                    told = change_event(mapping, "signal", {identity: before}, after)
-                    note(writer, mapping, told)
-                if mapping.wakes and not final:
-                    note_claimable(writer, mapping)
-                return
+        with writing(session, mapping, shard_by=[job]) as writer:
+            with writer.atomically():
+                for before in sources:
+                    if move(writer, mapping, identity, before, after, final=final):
+                        return
             here = key_is_in(mapping, CHANGE_KEYS, writer.database)
             now = writer.core(select(mapping.column("status")).where(here), named).scalar()
         raise NotWaiting(f"{mapping} {', '.join(map(str, identity))}", now, sources)
@@ -525,7 +519,7 @@ class StepQueue(JobQueue[T]):
         **options: Any,
     ) -> None:
         super().__init__(workflow.entity, *where, then=targets[0], **options)
-        self._workflow = workflow
+        self.workflow = workflow
         self.targets = targets
 
     def handler(self, *_: Any, **__: Any) -> Any:
@@ -563,7 +557,7 @@ class StepQueue(JobQueue[T]):
             ClaimLost, NotClaimed: as for :func:`sa_jobqueue.complete`.
         """
         after = self.target(self.then if then is None else then)
-        if after in self._workflow.final:
+        if after in self.workflow.final:
             gone = delete if after == self.mapping.word(DONE) else False
             finish.complete(session, jobs, delete=gone, then=after, values=values)
         else:
@@ -599,16 +593,16 @@ class StepQueue(JobQueue[T]):
         """
         statuses = (DONE,) if statuses is None else statuses
         for word in (_plain(self.mapping, status) for status in statuses):
-            if word not in self._workflow.final:
+            if word not in self.workflow.final:
                 raise ArgumentError(
                     f"only jobs that have ended are pruned, and {word!r} is not final: the final "
-                    f"statuses are {', '.join(self._workflow.final)}"
+                    f"statuses are {', '.join(self.workflow.final)}"
                 )
         return super().prune(session, older_than=older_than, statuses=statuses, limit=limit)
 
     @property
     def _finished_words(self) -> tuple[str, ...]:
-        return self._workflow.final
+        return self.workflow.final
 
 
 class Step(Lane[T]):

@@ -67,6 +67,7 @@ def serve(
     batch: str,
 ) -> None:
     """Be the process of an adapter."""
+    os.environ.clear()  # that of the server may be of another test
     os.environ.update(environment)
     sys.stdin = os.fdopen(os.dup(commands.fileno()), encoding="utf-8")
     sys.stdout = os.fdopen(os.dup(answers.fileno()), "w", encoding="utf-8")

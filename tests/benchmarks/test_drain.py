@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL
 
 from benchmarks.adapters.adapter import Adapter
 from benchmarks.adapters.catalogue import entries
@@ -45,15 +44,13 @@ def test_a_worker_that_ends_early_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_hosts")
-@pytest.mark.by_turns("sqlite", "mysql")
+@pytest.mark.by_turns("sqlite", "mysql", "mariadb")
 def test_every_adapter_of_ours_and_of_sql_runs_each_job_once(
-    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = Database(db_alias, fresh_database.render_as_string(hide_password=False))
-
     with switching_hosts(3, database.url, 20) as switched:
         monkeypatch.setattr(processes, "hosts", switched)
-        for entry in entries(db_alias, peers=False):
+        for entry in entries(database.name, peers=False):
             done = drain(entry, database, batch=20, workers=2, jobs=100)
 
             assert done["adapter"] == entry.name

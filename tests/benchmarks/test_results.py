@@ -17,15 +17,12 @@ from benchmarks.harness.databases import Database
 
 from .fakes import Folder, Retrying, fake
 
-PAGES = [RESULTS.parents[1] / page for page in ("docs/performance.md", "docs/bulk.md")]
-PAGES.append(RESULTS.parents[1] / "CONTRIBUTING.md")
+INTERNALS = ("docs/internals/performance.md", "docs/internals/bulk.md")
+PAGES = [
+    RESULTS.parents[1] / page for page in (*INTERNALS, "docs/performance.md", "CONTRIBUTING.md")
+]
 
-TITLES = {
-    "postgresql": "PostgreSQL",
-    "mysql": "MySQL",
-    "mariadb": "MariaDB",
-    "sqlite": "SQLite",
-}
+TITLES = {"postgresql": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB", "sqlite": "SQLite"}
 
 
 @pytest.mark.usefixtures("forked_hosts")

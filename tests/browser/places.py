@@ -13,7 +13,18 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Owner, claim
 from sa_jobqueue.control import pause, register_worker
 from sa_jobqueue.events import HistoryTable
-from tests.web.models import HISTORY, SCHEDULES, TABLES, Email, Plain, Scan, Visit, emails, visits
+from tests.web.models import (
+    HISTORY,
+    SCHEDULES,
+    TABLES,
+    Clip,
+    Email,
+    Plain,
+    Scan,
+    Visit,
+    emails,
+    visits,
+)
 
 from .people import go
 
@@ -68,6 +79,9 @@ def _fill(session: Session, owner: Owner) -> None:
         for key in (121, 122)
     )
     session.add(Email(id=131, status="cancelled", owner_date=now))
+    session.add_all(Email(id=key, status="done", owner_date=now) for key in range(141, 145))
+    statuses = {"submitted": 4, "checking": 1, "checked": 2, "at farm": 3, "rendered": 1}
+    session.add_all(Clip(status=status) for status, n in statuses.items() for _ in range(n))
     session.add_all([Visit(region="Île-de-France, nord", number=7), Scan(), Plain(id=1)])
     register_worker(session, owner.name, [emails, visits], jobs=3, tables=TABLES)
     register_worker(session, "night-shift", [visits], tables=TABLES)
@@ -107,7 +121,7 @@ def _result(page: Page) -> None:
 
 def _preview_of_all(page: Page) -> None:
     go(page, "/queues/emails")
-    _press(page, "Retry all failed…")
+    _press(page, "Retry all…")
 
 
 def _preview_of_schedule(page: Page) -> None:
@@ -138,5 +152,7 @@ PLACES: dict[str, Callable[[Page], None]] = {
     "result": _result,
     "preview of all": _preview_of_all,
     "preview of a schedule": _preview_of_schedule,
+    "several databases": _at("/both/"),
+    "workflow": _at("/both/eu/queues/send?show=due"),
     "problem": _at("/queues/nothing"),
 }

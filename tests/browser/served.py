@@ -21,21 +21,27 @@ from time import monotonic, sleep
 
 import uvicorn
 from sqlalchemy import URL
+from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.routing import Mount
 
+from sa_jobqueue.counts import Count
 from sa_jobqueue.web import Access, Visitor, app
 
 # Inner: to sample half an hour would take half an hour.
-from sa_jobqueue.web.site import KEPT, Sample, Samples
+from sa_jobqueue.web.site import EVERY, KEPT, Sample
 from tests.servers.companion import Companion
 from tests.servers.given import REPOSITORY
 from tests.support import make_engine
-from tests.web.models import QUEUES
+from tests.web.models import ELSEWHERE, QUEUES
 
 #: Stands for a login: in every request of a browser context, also those that other sites cause.
 HEADER = "X-Visitor"
 
 VISITORS = {"ann": Access.ADMIN, "bob": Access.ADMIN, "cy": Access.READ}
+
+#: Where no database is.
+AWAY = "sqlite:////nowhere/at/all.db"
 
 #: Seconds until a process answers.
 PATIENCE = 20
@@ -81,9 +87,14 @@ def main(port: str, url: str, past: str = "") -> None:
     """Serve until told to end."""
     engine = make_engine(url)
     site = app(engine, QUEUES, authorize=authorize)
-    if past:
-        add_past(site.state.site.samples)
-    config = uvicorn.Config(site, port=int(port), log_level="error", timeout_graceful_shutdown=1)
+    # Another page of several databases; one of them has no tables, and one is away.
+    several = {"eu": engine, "us": make_engine("sqlite://"), "asia": make_engine(AWAY)}
+    both = app(several, ELSEWHERE, authorize=authorize)
+    for shown in (site.state.sites[""], both.state.sites["eu"]) if past else ():
+        add_past(shown.samples)
+        shown.place = "shop on db.example"
+    whole = Starlette(routes=[Mount("/both", both), Mount("/", site)])
+    config = uvicorn.Config(whole, port=int(port), log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
 
     def wait() -> None:
@@ -95,14 +106,16 @@ def main(port: str, url: str, past: str = "") -> None:
     engine.dispose()
 
 
-def add_past(samples: Samples) -> None:
+def add_past(samples: dict[str, deque[Sample]]) -> None:
     """Pretend that somebody has looked for half an hour, while a queue filled and was emptied."""
-    for name, due in {"emails": 3, "visits": 1, "scans": 1, "plain": 1}.items():
-        kept = samples._kept.setdefault(name, deque(maxlen=KEPT))
+    for name, due in {"emails": 3, "send": 2, "visits": 1, "scans": 1, "plain": 1}.items():
+        kept = samples.setdefault(name, deque(maxlen=KEPT))
+        now = monotonic()
         for moment in range(1 - KEPT, 0):
             swell = math.sin(moment / 41) * math.sin(moment / 23 / due)
-            rate = 0.013 * (1 - 0.8 * swell) if name == "emails" else 0.0
-            kept.append(Sample(due=round(due * (1 + 9 * swell**2)), rate=rate))
+            rate = 0.013 * (1 - 0.8 * swell) if name == "emails" else None
+            number = Count(round(due * (1 + 9 * swell**2)))
+            kept.append(Sample(number, rate, taken=now + moment * EVERY.total_seconds()))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from tests.web.conftest import add, failed
+from tests.web.conftest import LONG_AGO, add, failed, statuses
 from tests.web.models import SCHEDULES, Email, emails
 
 from .people import follow, go, press, row, tick, title
+
+#: Milliseconds in which 10,000 jobs are changed.
+LONG = 60_000
 
 
 def test_back_from_a_result_shows_the_preview_again_with_the_status_of_now(
@@ -28,16 +32,14 @@ def test_back_from_a_result_shows_the_preview_again_with_the_status_of_now(
     expect(row(page, 1)).to_contain_text("unclaimed")
     follow(page, "Back, and change nothing")
 
-    expect(page.get_by_role("link", name="Failed", exact=True)).to_have_attribute(
-        "aria-current", "page"
-    )
+    expect(page.locator("#tab-failed")).to_have_attribute("aria-current", "page")
 
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize(
     ("path", "button", "shown"),
     [
-        ("/queues/emails", "Retry all failed…", "Retry all 1 failed jobs?"),
+        ("/queues/emails", "Retry all…", "Retry all 1 jobs?"),
         ("/schedules", "Run morning now", "Run morning now?"),
     ],
 )
@@ -54,6 +56,48 @@ def test_back_from_another_page_shows_the_preview_again(
     page.go_back()
 
     expect(title(page)).to_have_text(shown)
+
+
+@pytest.mark.only_on("postgresql")
+def test_more_jobs_than_one_request_changes_go_on_by_themselves_until_somebody_stops(
+    page: Page, session: Session
+) -> None:
+    rows = [{"status": "failed", "owner_date": LONG_AGO} for _ in range(10_001)]
+    session.execute(insert(Email), rows)
+    session.commit()
+    go(page, "/queues/emails")
+    press(page, "Retry all…")
+    press(page, "Retry all 10,000+ jobs")
+    expect(title(page)).to_have_text("10,000 jobs retried", timeout=LONG)
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.get_by_role("link", name="Stop")).to_be_visible()
+
+    expect(title(page)).to_have_text("10,001 jobs retried", timeout=LONG)
+
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+    assert set(statuses(session).values()) == {"unclaimed"}
+
+
+@pytest.mark.only_on("postgresql")
+def test_one_box_ticks_all_jobs_of_the_page_and_the_bar_counts_them(
+    page: Page, session: Session
+) -> None:
+    add(session, failed(1), failed(2), failed(3))
+    go(page, "/queues/emails")
+    bar = page.get_by_role("group", name="With the ticked jobs")
+
+    page.get_by_label("Tick all jobs of this page").check()
+    expect(bar).to_contain_text("With the 3 ticked jobs")
+    page.get_by_label("Tick job 2", exact=True).uncheck()
+    expect(bar).to_contain_text("With the 2 ticked jobs")
+    above = page.evaluate(
+        "() => document.querySelector('.actions').getBoundingClientRect().bottom"
+        " <= document.querySelector('#jobs').getBoundingClientRect().top"
+    )
+    press(page, "Retry…")
+
+    assert above
+    expect(title(page)).to_have_text("Retry 2 jobs?")
 
 
 @pytest.mark.only_on("postgresql")

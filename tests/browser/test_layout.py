@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 
@@ -79,7 +80,17 @@ def test_each_page_is_for_every_screen_every_ear_and_the_keyboard(page: Page, wa
 
         assert_every_control_is_reached(page)
         assert_it_can_be_heard(page)
+        assert_axe_finds_nothing(page, name)
         assert_it_fits_and_can_be_read(page, name)
+
+
+def assert_axe_finds_nothing(page: Page, name: str) -> None:
+    """Run axe, which knows the rules of WCAG and more, on a wide and a narrow screen."""
+    for width in (1400, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        found = Axe().run(page).response["violations"]
+        told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
+        assert told == [], (name, width)
 
 
 def assert_it_fits_and_can_be_read(page: Page, name: str) -> None:
@@ -169,4 +180,4 @@ def test_the_first_tab_is_a_link_over_the_navigation(page: Page) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
 
-    expect(page.get_by_role("link", name="emails", exact=True)).to_be_focused()
+    expect(page.get_by_role("link", name="emails: 53 failed", exact=True)).to_be_focused()

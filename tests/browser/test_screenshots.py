@@ -29,6 +29,7 @@ MOST = 150_000
 
 LOW: ViewportSize = {"width": 1280, "height": 400}
 COMPUTER: ViewportSize = {"width": 1280, "height": 800}
+HIGH: ViewportSize = {"width": 1280, "height": 940}
 PHONE: ViewportSize = {"width": 360, "height": 740}
 
 Scheme = Literal["light", "dark"]
@@ -38,8 +39,9 @@ Scheme = Literal["light", "dark"]
 PICTURES: dict[str, tuple[str, ViewportSize, Scheme]] = {
     "web-overview": ("overview", LOW, "light"),
     "web-overview-dark": ("overview", LOW, "dark"),
-    "web-queue": ("failed", COMPUTER, "light"),
-    "web-queue-dark": ("failed", COMPUTER, "dark"),
+    "web-queue": ("failed", HIGH, "light"),
+    "web-queue-dark": ("failed", HIGH, "dark"),
+    "web-workflow": ("workflow", COMPUTER, "light"),
     "web-job": ("failed job", COMPUTER, "light"),
     "web-preview": ("preview", LOW, "light"),
     "web-overview-phone": ("overview", PHONE, "light"),

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Engine
+from sqlalchemy import Engine
 
 from sa_jobqueue.bulk import DatabaseLog, FileLog, Log
-from tests.support import make_engine, with_empty_tables
+from tests import models
+
+# A fixture: pytest finds it by its name here.
+from tests.contract.conftest import shared_engine
+from tests.support import with_empty_tables
 
 from .models import Base
 
-
-@pytest.fixture(scope="session")
-def shared_engine(db_url: URL) -> Iterator[Engine]:
-    """An engine with the tables, for the whole run."""
-    engine = make_engine(db_url)
-    Base.metadata.create_all(engine)
-    yield engine
-    engine.dispose()
+__all__ = ["shared_engine"]
 
 
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
     """The engine with empty tables."""
+    with_empty_tables(shared_engine, models.Base.metadata)
     return with_empty_tables(shared_engine, Base.metadata)
 
 

@@ -1,4 +1,4 @@
-"""The tables that the tests load."""
+"""The tables that the tests load, besides those of tests.models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sqlalchemy import JSON, DateTime, ForeignKey, Numeric, String, Uuid
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin
 from sa_jobqueue.bulk import load_table
 
 
@@ -49,23 +48,6 @@ class Thing(Base):
     on_server: Mapped[int] = mapped_column(server_default="8")
 
 
-class Numbered(Base):
-    """Keys that the server generates."""
-
-    __tablename__ = "bulk_numbered"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    text: Mapped[str] = mapped_column(String(50))
-
-
-class Pair(Base):
-    """A key of two columns."""
-
-    __tablename__ = "bulk_pair"
-    left: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    right: Mapped[str] = mapped_column(String(10), primary_key=True)
-    text: Mapped[str | None] = mapped_column(String(50))
-
-
 class Named(Base):
     """A text as key: the server decides which texts are equal."""
 
@@ -87,28 +69,3 @@ class Person(Base):
     __tablename__ = "bulk_person"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     mother: Mapped[int | None] = mapped_column(ForeignKey("bulk_person.id"))
-
-
-class Animal(Base):
-    """The root of a hierarchy in two tables."""
-
-    __tablename__ = "bulk_animal"
-    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "animal"}  # noqa: RUF012
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    kind: Mapped[str] = mapped_column(String(20))
-
-
-class Dog(Animal):
-    __tablename__ = "bulk_dog"
-    __mapper_args__ = {"polymorphic_identity": "dog"}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(ForeignKey("bulk_animal.id"), primary_key=True)
-    trick: Mapped[str | None] = mapped_column(String(20))
-
-
-class Job(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
-    """A queue with every mixin, and its own word for unclaimed."""
-
-    __tablename__ = "bulk_job"
-    __queue_args__ = {"names": {"unclaimed": "unsent"}}  # noqa: RUF012 - as users write it
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    name: Mapped[str] = mapped_column(String(50))

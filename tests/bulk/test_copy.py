@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 import uuid
 from collections.abc import Iterator
@@ -29,7 +28,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.schema import CreateSchema, DropSchema
 
 from sa_jobqueue.bulk import BulkLoad, FileLog, InsertSource, Progress
 from tests.support import statements_seen
@@ -70,15 +68,6 @@ class Value(Own):
     numbers: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))
     document: Mapped[Any | None] = mapped_column(JSON)
     lasts: Mapped[timedelta | None] = mapped_column(Interval)
-
-
-counted = itertools.count(1)
-
-
-class Counted(Own):
-    __tablename__ = "bulk_counted"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    number: Mapped[int] = mapped_column(default=lambda: next(counted))
 
 
 @pytest.fixture
@@ -162,30 +151,6 @@ def test_rows_that_copy_cannot_write_are_inserted(
     with engine.connect() as connection:
         found = connection.execute(select(getattr(Value, name)).order_by(Value.id)).scalars()
         assert list(found) == [arrives, None]
-
-
-def test_a_default_function_makes_a_value_for_each_row(engine: Engine, log: FileLog) -> None:
-    BulkLoad(InsertSource(engine, Counted, [{"id": 1}, {"id": 2}]), log).run()
-
-    with engine.connect() as connection:
-        first, second = connection.execute(select(Counted.number).order_by(Counted.id)).scalars()
-        assert second == first + 1
-
-
-def test_rows_go_into_the_schema_of_the_engines_translate_map(engine: Engine, log: FileLog) -> None:
-    elsewhere = engine.execution_options(schema_translate_map={None: "bulk_elsewhere"})
-    with engine.begin() as connection:
-        connection.execute(CreateSchema("bulk_elsewhere"))
-    Counted.__table__.create(elsewhere)  # type: ignore[attr-defined]  # it is a Table
-
-    try:
-        BulkLoad(InsertSource(elsewhere, Counted, [{"id": 1, "number": 1}]), log).run()
-
-        assert len(stored(elsewhere, Counted)) == 1
-        assert stored(engine, Counted) == []
-    finally:
-        with engine.begin() as connection:
-            connection.execute(DropSchema("bulk_elsewhere", cascade=True))
 
 
 @pytest.mark.parametrize("driver", ["psycopg2", "psycopg"])

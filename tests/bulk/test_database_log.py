@@ -7,17 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine
 
-from sa_jobqueue.bulk import (
-    BulkLoad,
-    DatabaseLog,
-    Metadata,
-)
+from sa_jobqueue.bulk import BulkLoad, DatabaseLog, Metadata
 
 from .fakes import Killed, Numbers
 from .models import Base
 from .support import Mortal, add_items, expected, items, load_of, texts
-
-pytestmark = pytest.mark.by_turns("mysql", "mariadb")
 
 
 def test_two_loads_know_nothing_of_each_other(engine: Engine) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from sa_jobqueue import UnsupportedDatabase
 from sa_jobqueue.bulk import BrokenLog, BulkLoad, FileLog
-from sa_jobqueue.bulk import logs as module  # what is synced when, and a platform without flock
+from sa_jobqueue.bulk import log as module  # what is synced when, and a platform without flock
 
 from .fakes import Killed, Numbers
 

@@ -13,15 +13,14 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import claim, count_by_status, enqueue
 from sa_jobqueue.bulk import BulkLoad, EnqueueSource, FileLog, Log
 from tests.support import make_engine, statements_seen
+from tests.videos import S
+from tests.videos import Video as Job
 
 from .fakes import Killed
-from .models import Job
-
-pytestmark = pytest.mark.by_turns("mysql", "mariadb")
 
 
 def jobs(count: int = 10) -> list[dict[str, Any]]:
-    return [{"id": number, "name": f"job {number}"} for number in range(count)]
+    return [{"id": number, "title": f"job {number}"} for number in range(1, count + 1)]
 
 
 def load_of(engine: Engine, log: Log, rows: Any = None, **options: Any) -> BulkLoad[Any]:
@@ -56,7 +55,7 @@ def test_rows_may_have_a_priority_and_a_time_of_their_own(engine: Engine, log: F
     later = datetime(2100, 1, 1, tzinfo=UTC)
     east = later.astimezone(timezone(timedelta(hours=5)))
 
-    load_of(engine, log, [{"id": 2, "name": "own", "priority": 1, "run_at": east}]).run()
+    load_of(engine, log, [{"id": 2, "title": "own", "priority": 1, "run_at": east}]).run()
 
     with Session(engine) as session:
         job = session.scalars(select(Job)).one()
@@ -91,7 +90,7 @@ def test_no_job_is_claimable_before_all_are_loaded_whoever_goes_on(
     again.run()
 
     assert seen == [{"loading": number} for number in (3, 6, 9, 10)]
-    assert statuses(engine) == {"unsent": 10}
+    assert statuses(engine) == {S.UPLOADED: 10}
 
 
 def test_a_load_that_is_killed_while_jobs_become_claimable_goes_on(
@@ -102,19 +101,19 @@ def test_a_load_that_is_killed_while_jobs_become_claimable_goes_on(
 
     @event.listens_for(own, "before_cursor_execute")
     def die(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        left[0] -= statement.startswith("UPDATE bulk_job ")
+        left[0] -= statement.startswith("UPDATE video ")
         if left[0] < 0:
             raise Killed
 
     with pytest.raises(Killed):
         load_of(own, new_log(), visible="at the end").run()
-    assert statuses(engine) == {"unsent": 6, "loading": 4}
+    assert statuses(engine) == {S.UPLOADED: 6, "loading": 4}
     with Session(engine) as session, session.begin():
         claim(session, Job, owner="w", limit=2)
 
     load_of(engine, new_log()).run()
 
-    assert statuses(engine) == {"unsent": 8, "claimed": 2}
+    assert statuses(engine) == {S.UPLOADED: 8, S.CHECKING: 2}
     load_of(engine, new_log()).rollback()
     assert statuses(engine) == {}
     own.dispose()

@@ -28,10 +28,11 @@ from sa_jobqueue.bulk import (
 # Inner: the format of a release that is newer.
 from sa_jobqueue.bulk import log as module
 from tests.doctor.pooler import Pooler
+from tests.models import Account, Task
 from tests.support import SERVERS, make_engine
 
 from .fakes import Numbers
-from .models import Item, Job, Numbered, Rounded
+from .models import Item, Rounded
 from .support import count, items
 
 a_word: Any = "never"
@@ -48,7 +49,7 @@ ARGUMENTS: list[tuple[Callable[[Any], object], str]] = [
     (lambda engine: InsertSource(engine, dict, []), "not a mapped class"),
     (lambda engine: InsertSource(session_of(engine), Item, []), r"needs an Engine, not .*driver"),
     (lambda engine: EnqueueSource(engine, Item, []), "JobMixin"),
-    (lambda engine: EnqueueSource(engine, Job, [], visible=a_word), "as inserted, at the end"),
+    (lambda engine: EnqueueSource(engine, Task, [], visible=a_word), "as inserted, at the end"),
     (lambda engine: DatabaseLog(engine, ""), "1 to 100 characters"),
     (lambda engine: DatabaseLog(engine, "n" * 101), "1 to 100 characters"),
 ]
@@ -68,8 +69,8 @@ ROWS: list[tuple[type[Any], Any, str]] = [
     (Item, [{"id": 1}, {"id": 2, "colour": "red"}], "Item has no column colour"),
     (Item, [{"id": 1.5}], "keys of one of the types Decimal, UUID, bytes"),
     (Item, [{"id": 1}, {"id": "a"}], "one type for each column; these are int, str"),
-    (Job, [{"id": 1, "name": "a", "run_at": datetime(2100, 1, 1)}], r"run_at=.* has no time zone"),
-    (Numbered, [{"text": "a"}], r"has no id, and the server would choose it.*a UUID"),
+    (Task, [{"id": 1, "name": "a", "run_at": datetime(2100, 1, 1)}], r"run_at=.* has no time zone"),
+    (Account, [{"name": "a"}], r"has no id, and the server would choose it.*a UUID"),
 ]
 
 
@@ -78,7 +79,7 @@ ROWS: list[tuple[type[Any], Any, str]] = [
 def test_rows_that_a_load_cannot_keep_track_of_are_refused(
     engine: Engine, log: FileLog, entity: type[Any], rows: Any, words: str
 ) -> None:
-    source = EnqueueSource if entity is Job else InsertSource
+    source = EnqueueSource if entity is Task else InsertSource
 
     with pytest.raises(ArgumentError, match=words):
         BulkLoad(source(engine, entity, rows), log).run()
@@ -92,7 +93,7 @@ def test_keys_that_the_server_stores_as_other_keys_are_refused(
 ) -> None:
     replaced: list[tuple[type[Any], Any]] = [
         (Rounded, [{"amount": Decimal("1.5")}, {"amount": Decimal("2.125")}]),
-        (Numbered, [{"id": number, "text": "a"} for number in (1, 0)]),
+        (Account, [{"id": number, "name": "a"} for number in (1, 0)]),
     ]
     for entity, rows in replaced[: 1 if db_alias == "postgresql" else 2]:
         load = BulkLoad(InsertSource(engine, entity, rows), FileLog(tmp_path / entity.__name__))
@@ -106,7 +107,7 @@ def test_another_table_than_at_first_is_refused(engine: Engine, new_log: Callabl
     BulkLoad(InsertSource(engine, Item, items(3)), new_log()).prepare()
 
     with pytest.raises(SourceChanged, match="began with the table 'bulk_item'"):
-        BulkLoad(InsertSource(engine, Numbered, []), new_log()).rollback()
+        BulkLoad(InsertSource(engine, Account, []), new_log()).rollback()
 
 
 @pytest.mark.only_on("sqlite")

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import URL, Engine, LargeBinary, String, insert
+from sqlalchemy import URL, Engine, LargeBinary, String, func, insert, select
 from sqlalchemy.exc import IntegrityError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import ConstantBackoff, JobMixin, JobQueue, RetryMixin
-from sa_jobqueue.sessions.deadlines import Deadlines
+from sa_jobqueue.groups import GroupMixin, WaitingMixin, after
+from sa_jobqueue.worker.deadlines import Deadlines
 from tests.models import Task
 from tests.support import make_engine
 
@@ -32,6 +33,10 @@ LOCK_WAIT = 1
 
 #: Of so many calls one raises, after it has been noted.
 RAISES_ONE_OF = 20
+
+#: The parts of a report; of so many inserts of a producer, from the first on, one adds a report.
+PARTS = 50
+GROUPS_ONE_OF = 15
 
 #: What passes: a lost connection, a deadlock, a busy database.
 PASSING = (OperationalError, InterfaceError, InternalError)
@@ -74,6 +79,30 @@ class Entry(ChaosBase):
     booking: Mapped[int]
 
 
+class Part(GroupMixin, JobMixin, RetryMixin, ChaosBase):
+    """A member of the group that a report waits for."""
+
+    __tablename__ = "part"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    report: Mapped[str] = mapped_column(String(32))
+
+
+class Report(WaitingMixin, JobMixin, RetryMixin, ChaosBase):
+    """A job that waits for a group."""
+
+    __tablename__ = "report"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+
+
+class Bound(ChaosBase):
+    """The effect of a report: each has exactly one, which knows of no unfinished part."""
+
+    __tablename__ = "bound"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    report: Mapped[str] = mapped_column(String(32))
+    unfinished: Mapped[int]
+
+
 class Ballast(ChaosBase):
     """What is written to use up the room of a full disk."""
 
@@ -102,35 +131,66 @@ def new_queue() -> JobQueue[Task]:
     return JobQueue(Task, lease=LEASE, backoff=ConstantBackoff(timedelta(milliseconds=100)))
 
 
+def group(session: Session) -> None:
+    """Add a report, and the parts that it waits for."""
+    report = Report(id=uuid.uuid4().hex)
+    after(session, [Part(report=report.id) for _ in range(PARTS)], then=report)
+
+
 def book(session: Session, booking: Booking) -> None:
     """Add the entry of a booking."""
     session.add(Entry(booking=booking.id))
 
 
-def book_or_raise(session: Session, booking: Booking) -> None:
-    """Add the entry of a booking, and raise now and then after that: then it must not stay.
+def draw(session: Session, part: Part) -> None:
+    """Leave no effect: the finish is what a report waits for."""
+
+
+def bind(session: Session, report: Report) -> None:
+    """Note that a report has run, and how many parts were unfinished."""
+    count = select(func.count()).select_from(Part)
+    of_report = count.where(Part.report == report.id, Part.status != "done")
+    session.add(Bound(report=report.id, unfinished=session.execute(of_report).scalar_one()))
+
+
+Work = Callable[[Session, Any], Any]
+
+
+def raising(work: Work) -> Work:
+    """Have a handler raise now and then after its effect, which must not stay.
 
     A worker's deadline is not for the statements of its handlers, so they have one of their own.
     """
-    book(session, booking)
-    with Deadlines(session.get_bind().engine, DEADLINE):
-        session.flush()
-    if random.randrange(RAISES_ONE_OF) == 0:
-        raise Planned
+
+    def work_or_raise(session: Session, job: Any) -> None:
+        with Deadlines(session.get_bind().engine, DEADLINE):
+            work(session, job)
+            session.flush()
+        if random.randrange(RAISES_ONE_OF) == 0:
+            raise Planned
+
+    return work_or_raise
 
 
-async def book_awaited(session: AsyncSession, booking: Booking) -> None:
-    """As :func:`book_or_raise`, in an event loop."""
-    await session.run_sync(book_or_raise, booking)
+def awaited(work: Work) -> Callable[..., Any]:
+    """As :func:`raising`, in an event loop."""
+
+    async def work_awaited(session: AsyncSession, job: Any) -> None:
+        await session.run_sync(raising(work), job)
+
+    return work_awaited
 
 
-def queues_of(handler: Callable[..., Any], booked_by: Callable[..., Any]) -> list[JobQueue[Any]]:
-    """Make the queues of a worker, with their handlers."""
+def queues_of(handler: Callable[..., Any], way: Callable[[Work], Any]) -> list[JobQueue[Any]]:
+    """Make the queues of a worker, with their handlers; reports are claimed before parts."""
     tasks = new_queue()
     tasks.handler(handler)
-    bookings = JobQueue(Booking, lease=LEASE, backoff=ConstantBackoff(timedelta(milliseconds=100)))
-    bookings.handler(transactional=True)(booked_by)
-    return [tasks, bookings]
+    queues: list[JobQueue[Any]] = [tasks]
+    for entity, work in ((Booking, book), (Part, draw), (Report, bind)):
+        backoff = ConstantBackoff(timedelta(milliseconds=100))
+        queues.append(JobQueue(entity, lease=LEASE, backoff=backoff))
+        queues[-1].handler(transactional=True)(way(work))
+    return [queues.pop(), *queues]
 
 
 def create_tables(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -24,17 +25,19 @@ from sa_jobqueue.worker import Worker
 from tests.chaos.clock import under
 from tests.chaos.jobs import (
     DEADLINE,
+    GROUPS_ONE_OF,
     LOCK_WAIT,
     PASSING,
     POLL,
     REAP_EVERY,
     Booking,
     Calls,
-    book_awaited,
-    book_or_raise,
+    awaited,
+    group,
     isolation,
     open_engine,
     queues_of,
+    raising,
 )
 from tests.chaos.link import enter
 from tests.chaos.silence import HANG
@@ -129,7 +132,7 @@ def work(player: Player) -> None:
         time.sleep(calls.work_time())
         calls.note(task.id, task.attempts)
 
-    queues = queues_of(handler, book_or_raise)
+    queues = queues_of(handler, raising)
     worker = Worker(engine, queues, limit=3, concurrency=2, **player.times)
     with losses, worker.stopping_on_signals():
         worker.run()
@@ -151,7 +154,7 @@ def work_async(player: Player) -> None:
         await asyncio.to_thread(calls.note, task.id, task.attempts)
 
     async def run() -> None:
-        queues = queues_of(handler, book_awaited)
+        queues = queues_of(handler, awaited)
         worker = AsyncWorker(engine, queues, limit=4, concurrency=2, **player.times)
         with losses, worker.stopping_on_signals():
             await worker.run()
@@ -167,12 +170,15 @@ def produce(player: Player) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: told.set())
     url = make_url(player.url)
     engine = under(open_engine(url), player.clock)
+    numbers = itertools.count()
     with Session(engine) as session:
         while not told.wait(dice.uniform(0.04, 0.12) * player.rest):
             try:
                 jobs = range(dice.randrange(1, 8))
                 session.add_all(Task(name=player.name, priority=dice.randrange(3)) for _ in jobs)
                 session.add(Booking())
+                if next(numbers) % GROUPS_ONE_OF == 0:
+                    group(session)
                 session.commit()
             except PASSING:
                 session.rollback()

@@ -25,7 +25,8 @@ from tests.chaos.jobs import (
     REAP_EVERY,
     Booking,
     Calls,
-    book,
+    Part,
+    Report,
     create_tables,
     open_engine,
     queues_of,
@@ -232,7 +233,7 @@ class Storm:
         calls = Calls.of(self.url, "last", self.given.seed, raises=False)
         worker = Worker(
             engine,
-            queues_of(lambda task: calls.note(task.id, task.attempts), book),
+            queues_of(lambda task: calls.note(task.id, task.attempts), lambda work: work),
             limit=20,
             poll=POLL,
             reap_every=REAP_EVERY,
@@ -245,7 +246,7 @@ class Storm:
                 return all(
                     session.scalars(select(job.id).where(job.status != "done").limit(1)).first()
                     is None
-                    for job in (Task, Booking)
+                    for job in (Task, Booking, Part, Report)
                 )
 
         with Ledger(self.folder / "last.jsonl").listen(Task):

@@ -60,6 +60,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.load
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("chaos")
 def test_whatever_is_done_to_processes_and_server_the_queue_loses_nothing(
@@ -70,4 +71,5 @@ def test_whatever_is_done_to_processes_and_server_the_queue_loses_nothing(
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     counts = counts_of(done.stdout)
     assert counts["bookings with exactly one entry, unless named below"] > 0
+    assert counts["reports that ran once, unless named below"] > 0
     assert counts[f"faults done by a worker: {KILLED} {AFTER_COMMIT}"] > 0

@@ -31,9 +31,7 @@ def test_a_call_that_raised_does_not_count_as_handled() -> None:
 def test_a_second_call_needs_an_excuse_of_the_first_ones_worker() -> None:
     twice = call(1, "a"), call(2, "b")
 
-    assert faults(*twice) == [
-        "job 7 was handled by a in attempt 1, and again by b in attempt 2",
-    ]
+    assert faults(*twice) == ["job 7 was handled by a in attempt 1, and again by b in attempt 2"]
     assert faults(*twice, harmed={"b"}) != []
     assert faults(*twice, harmed={"a"}) == []
     assert faults(*twice, lock={"a"}) == []
@@ -43,3 +41,9 @@ def test_two_calls_of_an_attempt_are_a_fault_whatever_was_done_to_the_worker() -
     assert faults(call(1, "a"), call(1, "a"), harmed={"a"}) == [
         "attempt 1 of job 7 was handled twice"
     ]
+
+
+def test_a_report_that_ran_twice_or_before_its_parts_is_a_fault() -> None:
+    calls = Calls({}, [], set(), set(), set(), reports=[("a", "done", 1, 0), ("b", "done", 2, 3)])
+
+    assert list(calls.faults()) == ["report b is done, and ran 2 times with 3 unfinished parts"]

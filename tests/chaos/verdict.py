@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import func, outerjoin, select
 from sqlalchemy.orm import Session
 
-from tests.chaos.jobs import Booking, Entry, Handled
+from tests.chaos.jobs import Booking, Bound, Entry, Handled, Report
 from tests.chaos.storm import Storm
 from tests.evidence.checker import check
 from tests.evidence.history import COMMITTED, UNKNOWN, History, Record
@@ -66,6 +66,7 @@ def _counts(storm: Storm, history: History, calls: Calls) -> dict[str, int]:
     return {
         "jobs": len(calls.jobs),
         "bookings with exactly one entry, unless named below": entries,
+        "reports that ran once, unless named below": len(calls.reports),
         "claims of jobs": _rows(history, "after_claim"),
         "renewals of jobs": _rows(history, "after_renew"),
         "jobs taken back by a reap": _rows(history, "after_reap"),
@@ -112,6 +113,7 @@ class Calls:
         without_lock: the players whose Owner lost its lock.
         lost: the claims that living players found lost, as player and key.
         bookings: each with its status and the number of its entries.
+        reports: each with its status, how often it ran, and how many parts were unfinished then.
     """
 
     jobs: dict[int, str]
@@ -120,6 +122,7 @@ class Calls:
     without_lock: set[str]
     lost: set[tuple[str, str]]
     bookings: Sequence[tuple[int, str, int]] = ()
+    reports: Sequence[tuple[str, str, int, int]] = ()
 
     @classmethod
     def read(cls, storm: Storm, history: History) -> Calls:
@@ -132,6 +135,10 @@ class Calls:
             entries = outerjoin(Booking, Entry, Entry.booking == Booking.id)
             counted = select(Booking.id, Booking.status, func.count(Entry.id)).select_from(entries)
             bookings = [row._tuple() for row in session.execute(counted.group_by(Booking.id))]
+            runs, left = func.count(Bound.id), func.coalesce(func.sum(Bound.unfinished), 0)
+            ran = select(Report.id, Report.status, runs, left)
+            ran = ran.select_from(outerjoin(Report, Bound, Bound.report == Report.id))
+            reports = [row._tuple() for row in session.execute(ran.group_by(Report.id))]
         engine.dispose()
         without_lock = {Path(record.file).stem for record in of(history, "after_lock_lost")}
         lost = {
@@ -139,13 +146,17 @@ class Calls:
             for record in of(history, "after_lost")
             for key in jobs(record)
         }
-        return cls(found, calls, storm.harmed | storm.stuck, without_lock, lost, bookings)
+        return cls(found, calls, storm.harmed | storm.stuck, without_lock, lost, bookings, reports)
 
     def faults(self) -> Iterator[str]:
         """Find jobs that were not handled, or more often than the faults explain.
 
-        A booking is done, and has exactly one entry.
+        A booking is done, and has exactly one entry; a report ran once, after its parts.
         """
+        for report, status, runs, unfinished in self.reports:
+            if (status, runs, unfinished) != ("done", 1, 0):
+                ran = f"ran {runs} times with {unfinished} unfinished parts"
+                yield f"report {report} is {status}, and {ran}"
         for booking, status, count in self.bookings:
             if (status, count) != ("done", 1):
                 yield f"booking {booking} is {status} and has {count} entries"

@@ -49,6 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder, where no environment names a database."""
     monkeypatch.delenv("SA_JOBQUEUE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
+    # Its engines keep the folder in which they were made.
+    monkeypatch.delitem(sys.modules, "tests.cli.engines", raising=False)
     return tmp_path
 
 

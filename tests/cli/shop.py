@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -10,6 +12,9 @@ from sa_jobqueue import JobMixin, JobQueue, RetryMixin
 from sa_jobqueue.worker import Cancel, Outcome
 
 NOT_A_QUEUE = 7
+
+#: Why a job fails.
+NO = "no"
 
 
 class Base(DeclarativeBase):
@@ -42,9 +47,19 @@ def send(message: Message) -> None:
     """Do nothing, and succeed."""
 
 
+def send_slowly(message: Message) -> None:
+    """Take longer than a test's minute."""
+    time.sleep(0.5)
+
+
+async def send_awaited(message: Message) -> None:
+    """The same in an event loop."""
+    await asyncio.sleep(0.5)
+
+
 def refuse(job: object) -> None:
     """Fail."""
-    raise ValueError("no")
+    raise ValueError(NO)
 
 
 def tell_and_refuse(message: Message) -> None:

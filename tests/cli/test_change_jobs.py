@@ -67,7 +67,7 @@ def test_failed_jobs_are_listed_with_their_errors(shell: Shell) -> None:
     assert newest == {
         "queue": "crate",
         "key": [2],
-        "job": None,
+        "job": "box",
         "attempts": 5,
         "failed_at": "2020-01-01T00:02:00+00:00",
         "last_error": "later",
@@ -98,15 +98,15 @@ OLD = ("--older-than", 3600)
 #: What is typed, the question, the answer, and what became of the jobs 1 (due), 2 and 3 (failed,
 #: the latter a barrel), 4 (claimed by w), 5 (done long ago) and 6 (cancelled).
 COMMANDS = [
-    (("retry", CRATES, 2, 5, 9), "3 jobs of crate: 2, 5, 9", f"2 jobs\n{LEFT}9", {2: DUE, 5: DUE}),
-    (("retry", BARRELS, 2, 3), "2 jobs of crate: 2, 3", f"1 job\n{LEFT}2", {3: DUE}),
-    (("retry", CRATES, "--failed"), "2 failed jobs of crate", "2 jobs", {2: DUE, 3: DUE}),
-    (("cancel", CRATES, 1, 4), "2 jobs of crate: 1, 4", f"1 job\n{LEFT}4", {1: CANCELLED}),
+    (("retry", CRATES, 2, 5, 9), "3 jobs of crates: 2, 5, 9", f"2 jobs\n{LEFT}9", {2: DUE, 5: DUE}),
+    (("retry", BARRELS, 2, 3), "2 jobs of barrels: 2, 3", f"1 job\n{LEFT}2", {3: DUE}),
+    (("retry", CRATES, "--failed"), "2 failed jobs of crates", "2 jobs", {2: DUE, 3: DUE}),
+    (("cancel", CRATES, 1, 4), "2 jobs of crates: 1, 4", f"1 job\n{LEFT}4", {1: CANCELLED}),
     (("cancel", CRATES, "--all"), "", "1 job", {1: CANCELLED}),
-    (("release", CRATES, 4, 1), "2 jobs of crate: 4, 1", f"1 job\n{LEFT}1", {4: DUE}),
+    (("release", CRATES, 4, 1), "2 jobs of crates: 4, 1", f"1 job\n{LEFT}1", {4: DUE}),
     (("release", CRATES, "--owner", "w"), "", "1 job", {4: DUE}),
     (("reprioritize", CRATES, 1, 2, "--priority", -7), "2 jobs", f"1 job\n{LEFT}2", {}),
-    (("prune", CRATES, *OLD), "that are older than 1 h", "1 job of crate", {5: None}),
+    (("prune", CRATES, *OLD), "that are older than 1 h", "1 job of crates", {5: None}),
     (("prune", CRATES, *OLD, "--status", "failed"), "failed", "2 jobs of", {2: None, 3: None}),
 ]
 
@@ -145,7 +145,7 @@ def test_what_was_changed_and_left_alone_is_told_as_json(shell: Shell) -> None:
     ).stdout
 
     assert json.loads(told) == {"queue": "crate", "verb": "retry", "changed": [[3]], "left": [[2]]}
-    assert json.loads(pruned) == {"queue": "crate", "verb": "prune", "deleted": 1}
+    assert json.loads(pruned) == [{"queue": "crate", "verb": "prune", "deleted": 1}]
 
 
 def test_all_failed_jobs_are_retried_but_those_that_fail_after_the_question(

@@ -26,13 +26,13 @@ def pauses(engine: Engine) -> list[str]:
 def test_pause_and_resume_commit_and_tell_what_was(shell: Shell) -> None:
     options = (CRATES, "tests.cli.depot:shelves", "--yes")
 
-    assert shell("pause", *options).stdout == "crate is paused\nshelf is paused\n"
+    assert shell("pause", *options).stdout == "crates is paused\nshelves is paused\n"
     assert pauses(shell.engine) == ["crate", "shelf"]
-    assert shell("pause", *options).stdout.startswith("crate was paused already\n")
+    assert shell("pause", *options).stdout.startswith("crates was paused already\n")
 
-    assert shell("resume", *options).stdout == "crate is resumed\nshelf is resumed\n"
+    assert shell("resume", *options).stdout == "crates is resumed\nshelves is resumed\n"
     assert pauses(shell.engine) == []
-    assert shell("resume", *options).stdout == "crate was not paused\nshelf was not paused\n"
+    assert shell("resume", *options).stdout == "crates was not paused\nshelves was not paused\n"
 
 
 def test_pause_and_resume_say_whom_they_concern_and_ask(shell: Shell) -> None:
@@ -48,11 +48,11 @@ def test_pause_and_resume_say_whom_they_concern_and_ask(shell: Shell) -> None:
     kept = shell("resume", CRATES, answer="n\n")
 
     asked = "1 live worker and 1 of unknown state will claim no more of its jobs. Go on?"
-    assert refused.stderr.startswith(f"About to pause crate: {asked}")
+    assert refused.stderr.startswith(f"About to pause crates: {asked}")
     assert (refused.exit_code, nobody.exit_code, untouched) == (1, 1, [])
-    assert (agreed.exit_code, agreed.stdout) == (0, "crate is paused\n")
+    assert (agreed.exit_code, agreed.stdout) == (0, "crates is paused\n")
     asked = "0 live workers and 1 of unknown state will claim its jobs again. Go on?"
-    assert kept.stderr.startswith(f"About to resume crate: {asked}")
+    assert kept.stderr.startswith(f"About to resume crates: {asked}")
     assert (kept.exit_code, pauses(shell.engine)) == (1, ["crate"])
 
 
@@ -87,7 +87,7 @@ def test_workers_shows_who_is_alive_and_what_is_paused(shell: Shell) -> None:
         name = owner.name
     dead = shell("workers", CRATES).stdout
 
-    for word in ("seen (UTC)", "dead", "crate is paused since"):
+    for word in ("seen", "dead", "crates is paused since"):
         assert word in dead
     (worker,) = living["workers"]
     assert (worker["name"], worker["state"], worker["jobs"]) == (name, "alive", 2)
@@ -103,7 +103,7 @@ def test_request_stop_asks_for_claimed_jobs_and_tells_which_were_left_alone(shel
     refused = shell("request-stop", CRATES, 1, 2, answer="n\n")
     told = shell("request-stop", CRATES, 1, 3, 4, "--yes")
 
-    assert refused.stderr.startswith("About to ask the workers to stop 2 jobs of crate: 1, 2. Go")
+    assert refused.stderr.startswith("About to ask the workers to stop 2 jobs of crates: 1, 2. Go")
     assert told.stdout.splitlines() == [
         "request-stop: 1 job",
         "left alone, for their status or queue is another: 3, 4",
@@ -128,7 +128,7 @@ def test_schedules_are_listed_paused_resumed_and_run_now(shell: Shell) -> None:
     for option, asked in (
         ("--pause", "pause the schedule nightly: it will insert no jobs"),
         ("--resume", "resume the schedule nightly: it will insert jobs again"),
-        ("--run", "insert a job of the schedule nightly into crate"),
+        ("--run", "insert a job of the schedule nightly into crates"),
     ):
         refused = shell("schedules", CRATES, option, "nightly")
         assert refused.exit_code == 1

@@ -9,12 +9,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, Engine, inspect, text
+from sqlalchemy import URL, Engine, create_engine, inspect, text
 
-from .conftest import Run, Start, finished
+from .conftest import Start, finished
 
 #: Each process takes a second of a core to start.
 SMALL = ("--producers", 1, "--consumers", 2)
+TABLES = JOBS, LOG = ["sa_jobqueue_demo", "sa_jobqueue_demo_finished"]
 PROOF = r"^PROOF: inserted = finished = ([\d,]+), none twice, none left$"
 
 
@@ -29,12 +30,20 @@ def test_the_demo_proves_that_each_row_was_finished_once(start: Start, fresh_dat
     assert proven(output) > 0
 
 
-def test_the_demo_needs_no_url(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_needs_no_url_and_drops_no_table_of_a_user(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SA_JOBQUEUE_URL", "sqlite:///of_the_shop.db")  # it drops tables: not here
+
+    own = create_engine("sqlite:///sa_jobqueue.db")
+    with own.begin() as connection:
+        connection.execute(text("CREATE TABLE record (artist TEXT)"))
 
     code, output, errors = finished(start("demo", "--seconds", 1, *SMALL))
 
     assert (code, errors) == (0, "")
+    assert inspect(own).get_table_names() == ["record", *TABLES]
+    own.dispose()
     assert f"database: sqlite:///{folder / 'sa_jobqueue.db'}" in output
     assert proven(output) > 0
     assert [path.name for path in folder.glob("*.db")] == ["sa_jobqueue.db"]
@@ -46,9 +55,9 @@ def test_the_proof_believes_only_the_database(start: Start, url: str, engine: En
 
     with engine.begin() as connection:
         for harm in (
-            "record_finished (record_id) SELECT min(record_id) FROM record_finished",
-            "record_finished (record_id) VALUES (-2)",
-            "record (status) VALUES ('claimed')",  # a finish makes up for it
+            f"{LOG} (record_id) SELECT min(record_id) FROM {LOG}",
+            f"{LOG} (record_id) VALUES (-2)",
+            f"{JOBS} (status) VALUES ('claimed')",  # a finish makes up for it
         ):
             connection.execute(text(f"INSERT INTO {harm}"))
     demo.send_signal(signal.SIGINT)
@@ -77,17 +86,6 @@ def test_nobody_outlives_a_killed_parent(start: Start, url: str) -> None:
     demo.kill()
 
     demo.communicate(timeout=25)  # until nobody has its output any more
-
-
-def test_a_table_of_the_users_own_is_never_dropped(run: Run, url: str, engine: Engine) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE record (artist TEXT)"))
-
-    result = run("demo", "--url", url)
-
-    assert result.exit_code == 1
-    assert "is not the example's, and is not dropped" in result.output
-    assert inspect(engine).get_columns("record")[0]["name"] == "artist"
 
 
 def proven(output: str) -> int:

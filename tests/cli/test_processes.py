@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 from sqlalchemy import URL, Engine, make_url
 
-from sa_jobqueue.cli.database import Database
+from sa_jobqueue.cli.database import Databases
 from tests.proxy import Proxy
 from tests.support import until
 
@@ -258,9 +258,9 @@ def test_a_command_ends_though_its_connection_is_silent(
     monkeypatch.setattr("sa_jobqueue.cli.database.FAREWELL", timedelta(milliseconds=500))
     with Proxy(make_url(async_url)) as proxy:
 
-        def work(_: Any, engine: Engine) -> None:
-            engine.connect().close()
+        def work(_: Any, engines: dict[str, Engine]) -> None:
+            engines[""].connect().close()
             proxy.go_silent()
             proxy.speak()
 
-        Database(proxy.url.render_as_string(hide_password=False)).open(work)
+        Databases((proxy.url.render_as_string(hide_password=False),)).open(work)

@@ -7,14 +7,20 @@ import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from sqlalchemy import Engine, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner
+
+# Inner: `top` itself draws until a signal.
+from sa_jobqueue.cli.see import picture
 from sa_jobqueue.control import pause, register_worker
+from sa_jobqueue.counts import overview
 
 from .conftest import Run, Shell, Start, add, plain
-from .depot import TABLES, Crate
+from .depot import TABLES, Crate, Shelf
 
 DEPOT, CRATES = "tests.cli.depot", "tests.cli.depot:crates"
 MESSAGES = "tests.cli.shop:Message"
@@ -54,7 +60,7 @@ def test_status_of_a_queue_counts_its_own_jobs_by_status_and_says_that_it_is_pau
 
     assert ("unclaimed 2" in crates, "failed 1" in crates) == (True, True)
     assert ("unclaimed 1" in barrels, "failed 0" in barrels) == (True, True)
-    assert ("crate is paused since" in crates, "paused" in shelves) == (True, False)
+    assert ("crates is paused since" in crates, "paused" in shelves) == (True, False)
 
 
 @pytest.mark.usefixtures("jobs")
@@ -100,6 +106,76 @@ def test_status_fits_into_80_columns_with_all_numbers_whole(shell: Shell) -> Non
     assert line.startswith("a_queue")
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_lists_fit_into_80_columns_with_whole_keys_unless_all_is_asked_for(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    error, key = "no room " * 30, "a hall with a long name,70"
+    values = {"status": "failed", "owner_date": datetime.now(UTC)}
+    with shell.session() as session:
+        session.add(Crate(last_error=error, kind="a crate of a kind", **values))
+        session.add(Shelf(hall="a hall with a long name", number=70, **values))
+        with Owner(shell.engine, "packer") as owner:
+            worker = owner.name
+        register_worker(session, worker, [Crate, Shelf], tables=TABLES)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    options = ["--full"] if full else []
+
+    failed, workers = (
+        [Text.from_ansi(line).plain for line in shell(name, DEPOT, *options).stdout.splitlines()]
+        for name in ("failed", "workers")
+    )
+
+    assert max(map(len, failed + workers)) <= 80
+    assert [key in line for line in failed].count(True) == 1
+    assert [worker in line for line in workers].count(True) == 1
+    assert (len(workers) == 2, len(failed) == 3) == (not full, not full)
+    assert ("…" in "".join(failed)) is not full
+
+
+@pytest.mark.usefixtures("jobs")
+def test_what_another_program_reads_is_a_line_for_each_job_and_never_cut(shell: Shell) -> None:
+    shell.add(Crate(status="failed", owner_date=datetime.now(UTC), last_error="no room " * 30))
+
+    lines = shell("failed", CRATES).stdout.splitlines()
+
+    assert len(lines) == 2
+    assert "no room " * 20 in lines[1]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_top_shows_the_queues_with_trouble_first(shell: Shell) -> None:
+    with shell.session() as session:
+        seen = {"shelves": overview(session, [Shelf])[0], "crates": overview(session, [Crate])[0]}
+    console = Console(width=80)
+
+    with console.capture() as captured:
+        console.print(picture(seen, "here"))
+
+    lines = captured.get().splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["crates", "shelves"]
+
+
+def test_the_doctor_names_what_is_well_in_one_line_and_hangs_what_is_not(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shell.engine.begin() as connection:
+        connection.exec_driver_sql(DROP)
+    full = shell("doctor", MESSAGES, "--full").stdout.splitlines()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+
+    shown = shell("doctor", MESSAGES).stdout.splitlines()
+
+    lines = [Text.from_ansi(line).plain for line in shown]
+    (begin,) = (place for place, line in enumerate(lines) if line.startswith("error"))
+    assert lines[begin + 1].startswith(" " * 18)
+    assert len(lines[begin]) <= 60
+    assert [line.startswith("ok ") for line in lines].count(True) == 1
+    assert [line.startswith("ok ") for line in full].count(True) > 1
+
+
 @pytest.mark.usefixtures("jobs")
 def test_top_draws_tables_until_a_signal_and_asks_again_if_the_database_goes_away(
     start: Start, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +206,7 @@ OTHER = "CREATE INDEX ix_all ON message (status, run_at, id)"
 @pytest.mark.parametrize(
     ("statements", "code", "last", "said"),
     [
-        ((), 0, "all is well", "<JobQueue Message, strategy='auto'> on SQLite 3."),
+        ((), 0, "all is well", "Message: <JobQueue Message, strategy='auto'> on SQLite 3."),
         ((DROP,), 1, "1 error, 0 warnings", "error   index     no index serves the claim"),
         ((DROP,), 1, "1 error, 0 warnings", "fix: CREATE INDEX ix_message_claim ON message (stat"),
         ((DROP, OTHER), 3, "0 errors, 1 warning", "warning index     ix_all (status, run_at, id)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import claim
 
 # Inner: no server of the tests is a look-alike.
-from sa_jobqueue.dialects.sqlite import SQLite
+from sa_jobqueue.databases.sqlite import SQLite
 
 from .conftest import Run, Shell, Start, add, finished, words
 from .depot import Crate
@@ -65,7 +66,7 @@ def at(url: str, target: str = MESSAGES) -> tuple[str, ...]:
                 (("--url", "nonsense"), 1, "write the URL of a data"),
                 (("--url", "sqlite://"), 1, "in memory"),
                 (("--url", "sqlite:///jobs.db"), 1, "there is no file jobs.db"),
-                ((), 2, "Give --url URL or --engine MODULE:ENGINE, or set SA_J"),
+                ((), 2, "or --engines MODULE:FUNCTION, or set SA_JOBQUEUE_URL"),
                 (("--url", "x", "--engine", "y:z"), 2, "give one of them"),
             )
         ),
@@ -81,7 +82,7 @@ def at(url: str, target: str = MESSAGES) -> tuple[str, ...]:
         (at("postgresql+asyncpg://127.0.0.1:1/x"), 1, "onnect"),
         (at("mysql+aiomysql://127.0.0.1:1/x"), 1, "Can't connect"),
         (("work", BREAD, "--url", "mysql+aiomysql://127.0.0.1:1/x"), 1, "plain"),
-        (("web", MESSAGES, "--url", "sqlite+aiosqlite:///x.db"), 1, "there is no file x.db"),
+        (("web", MESSAGES, "--url", "sqlite+aiosqlite:///x.db"), 1, "cannot be used here"),
         *(
             (("prune", MESSAGES, "--older-than", text), 2, "Invalid value for '--older-than'")
             for text in ("nan", "inf", "1e300", "-1", "soon")
@@ -100,7 +101,8 @@ def test_without_a_database_nothing_is_done_and_no_file_is_made(
     said: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.worker.transactions.PATIENCE", timedelta(0))
+    impatient = (timedelta(0), inf)  # the defaults of how long a worker tries again
+    monkeypatch.setattr("sa_jobqueue.worker.transactions.Patience.__init__.__defaults__", impatient)
 
     result = run(*arguments)
 
@@ -134,6 +136,7 @@ def test_without_a_database_nothing_is_done_and_no_file_is_made(
         (("metrics", CRATES, "--host", "203.0.113.1"), 1, "cannot listen on 203.0.113.1:9100"),
         ((*STATUS, "--engine", f"{ENGINES}:create_engine"), 1, NO_ENGINE),
         ((*STATUS, "--engine", f"{ENGINES}:Unbound"), 1, NO_ENGINE),
+        ((*STATUS, "--engine", f"{ENGINES}:URL"), 1, "with an engine, but of the class str"),
         (("work", BREAD, "--engine", f"{ENGINES}:Scoped"), 1, NO_ENGINE),
         ((*STATUS, "--engine", f"{ENGINES}:nothing"), 1, "has no 'nothing'"),
         (("web", MESSAGES, "--engine", f"{ENGINES}:async_engine"), 1, "give a synchronous"),
@@ -169,7 +172,7 @@ def test_what_a_command_cannot_do_names_the_way_out(
             (harm, command, said)
             for command in (WORK, STATUS)
             for harm, said in (
-                ("DROP TABLE message", "there is no table 'message' in sqlite:///"),
+                ("DROP TABLE message", "there is no table message, in sqlite:///"),
                 ("ALTER TABLE message RENAME owner TO baker", "lacks columns of its model: owner"),
             )
         ),
@@ -199,8 +202,12 @@ def claim_one_each(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("missing", "command", "said"),
     [
-        ("uvicorn", "web", "the web page needs more packages: pip install 'sa_jobqueue[web]'"),
-        ("prometheus_client", "metrics", "is missing: pip install 'sa_jobqueue[prometheus]'"),
+        ("uvicorn", "web", "uvicorn is missing: pip install 'sa_jobqueue[web]'"),
+        (
+            "prometheus_client",
+            "metrics",
+            "prometheus_client is missing: pip install 'sa_jobqueue[prometheus]'",
+        ),
     ],
 )
 def test_without_an_extra_a_command_says_what_to_install(
@@ -241,7 +248,7 @@ def message(engine: Engine, tables: None) -> None:
 def test_the_environment_names_the_database(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SA_JOBQUEUE_URL", shell.url)
 
-    assert "unclaimed │    1" in shell(*STATUS).stdout
+    assert "unclaimed     1" in shell(*STATUS).stdout
 
 
 @pytest.mark.usefixtures("message")
@@ -283,6 +290,15 @@ def test_a_look_alike_is_refused_in_one_line_until_its_locks_are_proved_and_trus
     assert "the write lock holds" in proved.output
     assert "call sa_jobqueue.assume_locks(engine)" in proved.output
     assert (proved.exit_code, trusted.exit_code) == (0, 0), trusted.output
+
+
+def test_no_password_is_printed(run: Run, folder: Path) -> None:
+    (folder / "jobs.db").touch()
+
+    result = run(*at("sqlite:///file:jobs.db?uri=true&password=secret"))
+
+    assert "there is no table message" in result.output
+    assert "secret" not in result.output
 
 
 def test_help_shows_the_daily_commands_first(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import datetime
 
@@ -23,6 +24,10 @@ SHOP, FILMS, BAKERY = "tests.cli.shop", "tests.cli.films", "tests.cli.bakery"
 MESSAGES, ASYNC_BAKERY = f"{SHOP}:Message", "tests.cli.async_bakery"
 
 
+#: Options of a drain that logs a line for each job.
+LINES = ("--drain", "--log-json", "--log-level", "debug")
+
+
 @pytest.fixture
 def jobs(engine: Engine, tables: None) -> None:
     """Two messages, an order, a loaf of each kind, and two films, of which one is hard."""
@@ -33,8 +38,9 @@ def jobs(engine: Engine, tables: None) -> None:
 
 @pytest.fixture
 def drain(run: Run, url: str) -> Run:
-    def drain(*arguments: object) -> Result:
-        return run("work", *arguments, "--url", url, "--drain", "--log-json")
+    def drain(*arguments: object, level: str = "debug") -> Result:
+        options = ("--url", url, "--drain", "--log-json", "--log-level", level)
+        return run("work", *arguments, *options)
 
     return drain
 
@@ -69,7 +75,9 @@ def test_a_drain_logs_what_became_of_each_job(
 def test_a_module_stands_for_all_that_has_a_handler_and_each_queue_counts_once(
     drain: Run, engine: Engine
 ) -> None:
-    left_alone, begins, *_ = messages(drain(BAKERY, f"{BAKERY}:same_bread", "tests.cli.films"))
+    left_alone, begins, *_ = messages(
+        drain(BAKERY, f"{BAKERY}:same_bread", "tests.cli.films", level="info")
+    )
 
     assert left_alone == f"queues without a handler are left alone: {BAKERY}:ideas"
     assert begins == (
@@ -77,6 +85,33 @@ def test_a_module_stands_for_all_that_has_a_handler_and_each_queue_counts_once(
     )
     assert read(engine, Loaf.status) == ["done", "done", "unclaimed"]
     assert read(engine, Film.status) == []  # as the model says
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize(
+    ("handler", "driver"), [("send_slowly", "sqlite"), ("send_awaited", "sqlite+aiosqlite")]
+)
+def test_a_line_a_minute_has_the_numbers_and_there_is_none_for_each_job(
+    run: Run, url: str, handler: str, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.cli.tally.MINUTE", 0.3)
+    own = ("--handler", f"{SHOP}:{handler}", "--limit", 1, "--drain", "--log-level", "info")
+
+    result = run("work", MESSAGES, *own, "--url", url.replace("sqlite", driver, 1))
+
+    told = [line for line in result.stderr.splitlines() if " done, 0 failed, " in line]
+    assert re.search(r": in [\d.]+ s: 0 done, 0 failed, 0 a second, 1 waiting$", told[0])
+    assert sum(int(re.findall(r"(\d) done", line)[0]) for line in told) == 2
+    assert "Message 1" not in result.stderr
+
+
+@pytest.mark.usefixtures("jobs")
+def test_the_numbers_count_attempts_that_failed_but_not_what_is_put_off(drain: Run) -> None:
+    failed = drain(f"{SHOP}:Order", "--handler", f"{SHOP}:refuse", level="info")
+    cancelled = drain(f"{SHOP}:to_a", "--handler", f"{SHOP}:drop", level="info")
+
+    assert "0 done, 1 failed, " in messages(failed)[-2]
+    assert "0 done, 0 failed, " in messages(cancelled)[-2]
 
 
 @pytest.mark.usefixtures("jobs")
@@ -104,7 +139,7 @@ def loaves(bakery: Engine) -> Engine:
 
 
 def test_an_async_url_serves_async_handlers(run: Run, loaves: Engine, async_url: str) -> None:
-    result = run("work", ASYNC_BAKERY, "--url", async_url, "--drain", "--log-json")
+    result = run("work", ASYNC_BAKERY, "--url", async_url, *LINES)
 
     assert sorted(status for _, status in ends(result)) == ["done", "done"]
     found = sorted(read(loaves, Loaf.status))
@@ -119,7 +154,7 @@ def test_a_driver_for_both_serves_the_handlers_that_there_are(
     pytest.importorskip("psycopg")
     url = db_url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
-    result = run("work", target, "--url", url, "--drain", "--log-json")
+    result = run("work", target, "--url", url, *LINES)
 
     assert [status for _, status in ends(result)] == ["done"]
 
@@ -139,7 +174,8 @@ def test_each_record_is_a_json_object_with_its_extra_fields(drain: Run, engine: 
     with Session(engine) as session, session.begin():
         session.get_one(Message, 1).max_attempts = 1
 
-    result = drain("tests.cli.shop:to_a", "--handler", "tests.cli.shop:tell_and_refuse")
+    handler = "tests.cli.shop:tell_and_refuse"
+    result = drain("tests.cli.shop:to_a", "--handler", handler, level="info")
 
     told, failed = (each for each in records(result.stderr) if each["level"] != "INFO")
     assert told.pop("stack").startswith("Stack (most recent call last)")

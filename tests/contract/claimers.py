@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import Claim, JobQueue, advisory_session, complete, is_transient
-from sa_jobqueue.dialects import database_of
+from sa_jobqueue.databases import database_of
 from tests.contract.subscriptions import Subscription, claim_subscriptions, mark
 from tests.processes import FORKSERVER
 from tests.support import make_engine
@@ -32,6 +32,7 @@ class Finished(LogBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     job: Mapped[int]
     process: Mapped[int]
+    is_claim: Mapped[bool] = mapped_column(default=False)
 
 
 def drain(url: str, entity: Any, strategy: str, batch: int, seed: int, all_ready: Barrier) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Engine, String, Uuid, insert, select
+from sqlalchemy import Engine, String, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import (
@@ -26,9 +25,10 @@ class RoundBase(DeclarativeBase):
 
 
 class Subscriber(JobMixin, RoundMixin, RetryMixin, RoundBase):
-    """Somebody who gets each mailing."""
+    """Somebody who gets each mailing, one of each kind at a time where a queue says so."""
 
     __tablename__ = "round_subscriber"
+    __queue_args__ = {"per_key": ["kind"]}  # noqa: RUF012 - as users write it
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[int] = mapped_column(default=1)
 
@@ -37,13 +37,6 @@ class Device(JobMixin, RoundMixin, PriorityMixin, ScheduleMixin, RoundBase):
     """Something that is asked in rounds, with every mixin that makes an order."""
 
     __tablename__ = "round_device"
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Sensor(JobMixin, RoundMixin, ScheduleMixin, RoundBase):
-    """A device without priorities."""
-
-    __tablename__ = "round_sensor"
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
@@ -68,13 +61,6 @@ class Sheet(JobMixin, RoundMixin, RoundBase):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-class Badge(JobMixin, RoundMixin, RoundBase):
-    """Keys whose order the database decides."""
-
-    __tablename__ = "round_badge"
-    id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
-
-
 class Pet(JobMixin, RoundMixin, RoundBase):
     """A hierarchy in one table."""
 
@@ -94,15 +80,6 @@ class Reader(RoundMixin, RoundBase):
     __tablename__ = "round_reader"
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[int] = mapped_column(default=1)
-
-
-class Line(RoundBase):
-    """A line for each finish, written in its transaction; nothing here is unique."""
-
-    __tablename__ = "round_line"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    job: Mapped[int]
-    in_round: Mapped[int]
 
 
 def emptied(engine: Engine) -> Engine:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import is_transient
+from tests.support import heard
 
 
 @contextmanager
@@ -24,11 +25,8 @@ def before(engine: Engine, beginning: str, step: Callable[[], object]) -> Iterat
             taken.append(1)
             step()
 
-    event.listen(engine, "before_cursor_execute", see)
-    try:
+    with heard(engine, "before_cursor_execute", see):
         yield taken
-    finally:
-        event.remove(engine, "before_cursor_execute", see)
 
 
 def unless_refused(step: Callable[[], None], session: Session) -> Callable[[], None]:
@@ -58,7 +56,5 @@ def before_statement(session: Session, number: int, step: Callable[[], None]) ->
             step()
 
     connection = session.connection().connection.dbapi_connection
-    engine = session.get_bind()
-    event.listen(engine, "before_cursor_execute", see)
-    yield
-    event.remove(engine, "before_cursor_execute", see)
+    with heard(session.get_bind(), "before_cursor_execute", see):
+        yield

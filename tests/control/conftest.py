@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine
+from sqlalchemy import Engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import Claim, JobMixin, claim
 from sa_jobqueue.control import control_tables, workers
 
 # Fixtures: pytest finds them by their names here.
-from tests.contract.conftest import new_session, session
-from tests.support import make_engine, with_empty_tables
+from tests.contract.conftest import new_session, session, shared_engine
+from tests.support import with_empty_tables
 
-__all__ = ["new_session", "session"]
+__all__ = ["new_session", "session", "shared_engine"]
 
 
 class Base(DeclarativeBase):
@@ -40,17 +39,9 @@ class Parcel(JobMixin, Base):
 TABLES = control_tables(Base.metadata)
 
 
-@pytest.fixture(scope="module")
-def kept_engine(db_url: URL) -> Iterator[Engine]:
-    engine = make_engine(db_url)
-    yield engine
-    Base.metadata.drop_all(engine)
-    engine.dispose()
-
-
 @pytest.fixture
-def engine(kept_engine: Engine) -> Engine:
-    return with_empty_tables(kept_engine, Base.metadata)
+def engine(shared_engine: Engine) -> Engine:
+    return with_empty_tables(shared_engine, Base.metadata)
 
 
 def claimed_letters(session: Session, number: int = 1) -> Claim[Letter]:

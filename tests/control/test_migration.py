@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
@@ -20,7 +21,7 @@ from sa_jobqueue.control import control_tables, pause, resume, workers
 from sa_jobqueue.schedules import Schedules
 
 # Inner: workers look for a missing table each ten seconds, which a test does not wait for.
-from sa_jobqueue.worker import control, scheduler
+from sa_jobqueue.worker import chores
 from tests.migration.test_autogenerate import body, generate
 from tests.migration.test_autogenerate import project as project  # a fixture
 from tests.running import running
@@ -54,8 +55,8 @@ def test_a_queue_in_use_gets_the_tables_and_loses_them_while_its_workers_run(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control, "AGAIN", control.LOOK_EVERY)
-    monkeypatch.setattr(scheduler, "LOOK_EVERY", control.LOOK_EVERY)
+    for name in ("LOOK_AGAIN", "LOOK_AT_CONTROL_EVERY", "LOOK_AT_SCHEDULES_EVERY"):
+        monkeypatch.setattr(chores, name, timedelta(milliseconds=100))
     entity = queue_class()
     project.attributes["metadata"] = entity.metadata
     generate(project, "a1")
@@ -72,9 +73,9 @@ def test_a_queue_in_use_gets_the_tables_and_loses_them_while_its_workers_run(
         until(lambda: in_session(engine, lambda session: workers(session, tables=tables)))
 
         in_session(engine, lambda session: pause(session, entity))
-        time.sleep(1.5)  # some looks later
+        time.sleep(0.5)  # some looks later
         in_session(engine, lambda session: session.add(entity(status="unclaimed")))
-        assert not handled.acquire(timeout=1)
+        assert not handled.acquire(timeout=0.5)
         in_session(engine, lambda session: resume(session, entity))
         assert handled.acquire(timeout=30)
 

@@ -181,9 +181,7 @@ def test_a_job_in_a_status_that_its_class_does_not_declare_is_stopped_by_its_fen
     assert not request_stop(session, given(letter))
 
 
-def test_a_claim_that_was_renewed_is_stopped_and_the_next_attempt_is_not(
-    session: Session,
-) -> None:
+def test_a_claim_that_was_renewed_is_stopped_and_the_next_attempt_is_not(session: Session) -> None:
     (letter,) = claimed_letters(session)
     renew(session, letter)
     request_stop(session, letter)
@@ -214,10 +212,7 @@ def test_a_request_that_waited_for_the_end_of_its_job_says_that_nobody_has_it(
 
 def asked_while(engine: Engine, session: Session, fence: Fence, act: Callable[[], None]) -> bool:
     """Ask for a job, and act while the request waits for a lock; return its answer."""
-    with (
-        statements_seen(engine) as seen,
-        ThreadPoolExecutor() as threads,
-    ):
+    with statements_seen(engine) as seen, ThreadPoolExecutor() as threads:
         asked = threads.submit(request_stop, session, fence)
         until(lambda: [each for each in seen if not each.startswith(("SELECT", "SET", "PRAGMA"))])
         act()

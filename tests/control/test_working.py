@@ -10,23 +10,31 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, func, insert, select
+from sqlalchemy import Engine, func, insert, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import OwnerState
 from sa_jobqueue.control import pause, request_stop, resume
 
 # Inner: a worker writes its row each ten seconds, which a test does not wait for.
-from sa_jobqueue.worker import control, job_context
+from sa_jobqueue.worker import chores, job_context
 from tests.running import Run, running, runs
-from tests.support import cut_connections, make_engine, statements_seen, until
+from tests.support import statements_seen, until
 
-from .conftest import Base, Letter, Parcel, listed
+from .conftest import Letter, Parcel, listed
 
 BY_TURNS = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers look, and write their rows, ten times a second."""
+    for name in ("LOOK_AT_CONTROL_EVERY", "TELL_EVERY"):
+        monkeypatch.setattr(chores, name, timedelta(milliseconds=100))
 
 
 @pytest.fixture(params=["Worker", "AsyncWorker"])
@@ -96,7 +104,7 @@ def test_running_jobs_of_a_paused_queue_are_finished_and_no_claimed_job_starts(
         commit(session, pause, Letter)
         until(lambda: not count(session, "claimed"))
         before = len(handled)
-        time.sleep(1.5)  # some looks at the control tables later
+        time.sleep(0.5)  # some looks at the control tables later
 
         assert len(handled) == before < 3000
         assert count(session, "done") == before  # those that ran were finished
@@ -132,46 +140,11 @@ def test_a_job_that_is_asked_to_stop_hears_of_it_and_the_others_do_not(
         end.set()
 
 
-@pytest.mark.only_on("postgresql", "mysql", "mariadb")
-@pytest.mark.by_turns("postgresql", "mysql", "mariadb")
-def test_after_the_loss_of_its_lock_a_worker_has_a_new_name_and_its_old_jobs_can_be_stopped(
-    fresh_database: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "TELL_EVERY", control.LOOK_EVERY)
-    engine = make_engine(fresh_database, pool_pre_ping=True)
-    Base.metadata.create_all(engine)
-    asked: list[Callable[[], bool]] = []
-    end = threading.Event()
-
-    def handle(letter: Letter) -> None:
-        context = job_context()
-        asked.append(lambda: context.asked_to_stop)
-        end.wait(30)
-
-    with Session(engine) as session, running(engine, {Letter: handle}):
-        add(session, Letter, 1)
-        until(lambda: asked and listed(session))
-        (before,) = listed(session)
-        session.close()
-        cut_connections(fresh_database, db_alias)
-        until(lambda: [each for each in listed(session) if each.name != before.name])
-        assert len(listed(session)) == 1
-
-        commit(session, request_stop, session.scalars(select(Letter)).one())
-
-        until(lambda: asked[0]())
-        end.set()
-    engine.dispose()
-
-
 # -- the worker's row ---------------------------------------------------
 
 
 @BY_TURNS
-def test_a_worker_is_listed_with_its_jobs_while_it_runs(
-    run: Run, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "TELL_EVERY", control.LOOK_EVERY)
+def test_a_worker_is_listed_with_its_jobs_while_it_runs(run: Run, session: Session) -> None:
     add(session, Letter, 2)
     end = threading.Event()
 
@@ -224,6 +197,7 @@ def test_an_idle_worker_looks_in_one_statement_and_writes_nothing(
 
 WITHOUT = """
 from sqlalchemy import create_engine
+import sa_jobqueue.doctor, sa_jobqueue.workflow
 from sa_jobqueue import JobQueue
 from sa_jobqueue.worker import Worker
 from tests.models import Base, Email
@@ -232,7 +206,7 @@ engine = create_engine("sqlite://")
 Base.metadata.create_all(engine)
 Worker(engine, JobQueue(Email), print, drain=True).run()
 import sys
-others = ("sa_jobqueue.control", "sa_jobqueue.sch")
+others = ("sa_jobqueue.control", "sa_jobqueue.groups", "sa_jobqueue.sch")
 print([name for name in sys.modules if name.startswith(others)])
 """
 

@@ -13,9 +13,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import LockNotHeld, Owner, OwnerState, connection_owner, owner_state
+from tests.processes import Victim
 from tests.support import make_engine
-
-from .support import Victim
 
 pytestmark = pytest.mark.by_turns("mysql", "mariadb")
 
@@ -81,7 +80,7 @@ def test_an_owner_is_alive_until_its_process_is_killed(
 ) -> None:
     if own is by_connection and db_alias == "sqlite":
         return  # its connections have no names
-    with Victim(engine, own) as process:
+    with Victim(engine.url, own) as process:
         name = process.hears()
         assert owner_state(session, name) is ALIVE
         session.rollback()
@@ -99,7 +98,7 @@ def test_an_owner_is_alive_until_its_process_is_killed(
 def test_a_forked_child_is_not_the_owner_and_does_not_keep_it_alive(
     engine: Engine, session: Session
 ) -> None:
-    with Victim(engine, and_forking) as process:
+    with Victim(engine.url, and_forking) as process:
         name = process.hears()
         process.pipe.send(None)
         child, said = process.hears()

@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.bulk import BulkLoad, DatabaseLog, FileLog, InsertSource, LoadState, Log
 from tests.bulk.models import Base, Item
+from tests.processes import Victim
 from tests.support import make_engine
-
-from .support import Victim
 
 SEED = 20240517
 FOREIGN = {-1, -2}
@@ -63,7 +62,7 @@ class Killer:
 
     def call(self, engine: Engine, verb: str, *, within: float | None) -> bool:
         """Call; tell whether the call ended before it was killed."""
-        with Victim(engine, call, self.plan, verb) as victim:
+        with Victim(engine.url, call, self.plan, verb) as victim:
             assert victim.hears() == "begins"
             begun = time.monotonic()
             victim.process.join(None if within is None else self.random.uniform(0, within))

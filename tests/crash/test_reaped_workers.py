@@ -1,12 +1,11 @@
-"""The jobs of workers that are killed or stopped, or that kill their workers."""
+"""The jobs of workers that are killed, or that kill their workers."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -15,13 +14,11 @@ import pytest
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ConstantBackoff, JobQueue, claim, reap, retry
+from sa_jobqueue import ConstantBackoff, JobQueue, retry
 from sa_jobqueue.worker import Worker
 from tests.models import Email, Task, add_emails, add_tasks
+from tests.processes import Victim
 from tests.support import make_engine, until
-from tests.videos import S, Video, add_videos, videos
-
-from .support import Victim
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -29,22 +26,7 @@ pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 LEASE = timedelta(hours=1)
 REAP_EVERY = timedelta(seconds=1)
 
-MOMENT = timedelta(microseconds=1)
-FORCE = timedelta(0)
-
-
 Start = Callable[[int], Victim]
-
-
-class Telling(logging.Handler):
-    """Send log lines through a pipe."""
-
-    def __init__(self, pipe: Connection) -> None:
-        super().__init__()
-        self.pipe = pipe
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.pipe.send(record.getMessage())
 
 
 def work(url: str, limit: int, pipe: Connection) -> None:
@@ -59,7 +41,6 @@ def work(url: str, limit: int, pipe: Connection) -> None:
             pipe.send(email.recipient)
             pipe.recv()
 
-    logging.getLogger("sa_jobqueue.worker").addHandler(Telling(pipe))
     queue = JobQueue(Email, lease=LEASE)
     poll = timedelta(milliseconds=100)
     Worker(engine, queue, handler, limit=limit, poll=poll, reap_every=REAP_EVERY).run()
@@ -69,13 +50,7 @@ def work(url: str, limit: int, pipe: Connection) -> None:
 def start(engine: Engine) -> Iterator[Start]:
     """Start workers, which are killed when the test ends."""
     with ExitStack() as started:
-        yield lambda limit: started.enter_context(Victim(engine, work, limit))
-
-
-def reaped(session: Session, take_back: Callable[[Session], Sized]) -> int:
-    found = len(take_back(session))
-    session.commit()
-    return found
+        yield lambda limit: started.enter_context(Victim(engine.url, work, limit))
 
 
 def jobs(engine: Engine, status: str) -> int:
@@ -110,78 +85,6 @@ def test_a_killed_workers_jobs_are_back_and_finished_within_seconds(
     assert time.monotonic() - killed < REAP_EVERY.total_seconds() * 1.2 + 5
 
 
-def test_a_stopped_worker_keeps_its_claims_until_it_is_dead(engine: Engine, start: Start) -> None:
-    add_jobs(engine, 3)
-    victim = start(3)
-    victim.hears()
-    victim.stand_still()
-
-    with Session(engine) as session:
-        assert not reap(session, Email, lease=MOMENT)
-        session.rollback()
-        victim.signal(signal.SIGKILL)
-        until(lambda: reaped(session, lambda own: reap(own, Email, lease=LEASE)))
-    assert jobs(engine, "unclaimed") == 3
-
-
-def test_a_worker_reaped_by_force_finds_its_claims_lost_and_changes_nothing(
-    engine: Engine, start: Start
-) -> None:
-    add_jobs(engine, 3)
-    victim = start(3)
-    victim.hears()
-    victim.stand_still()
-    with Session(engine) as session:
-        assert len(reap(session, Email, max_runtime=FORCE)) == 3
-        claim(session, Email, owner="other", limit=3)
-        session.commit()
-        before = rows(session)
-
-        victim.signal(signal.SIGCONT)
-        victim.pipe.send("go on")
-
-        said = str(victim.hears())
-        assert "its claim was lost" in said
-        assert rows(session) == before
-
-
-def rows(session: Session) -> list[tuple[object, ...]]:
-    session.rollback()
-    found = select(Email.status, Email.owner, Email.owner_date).order_by(Email.id)
-    return [tuple(row) for row in session.execute(found)]
-
-
-# -- a step of a workflow -----------------------------------------------
-
-
-def send_and_wait(url: str, pipe: Connection) -> None:
-    """Work on videos until a video is to be sent, and report it."""
-
-    def send(video: Video) -> None:
-        pipe.send(video.title)
-        pipe.recv()
-
-    Worker(make_engine(url), videos(send=send, lease=LEASE), limit=2).run()
-
-
-def test_a_killed_workers_jobs_are_back_at_their_step(engine: Engine) -> None:
-    workflow = videos(lease=LEASE)
-    with Session(engine) as session:
-        first, second, third = add_videos(session, "a", "b", "c", max_attempts=3)
-        with Victim(engine, send_and_wait) as process:
-            process.hears()
-            session.rollback()
-            assert [first.status, second.status, third.status] == [S.SENDING, S.SENDING, S.UPLOADED]
-            session.rollback()
-
-        until(lambda: reaped(session, workflow.reap))
-        assert [(video.status, video.owner) for video in (first, second, third)] == [
-            *[(S.CHECKED, None)] * 2,
-            (S.UPLOADED, None),
-        ]
-        assert first.attempts == 1  # the killed one; those of the step before do not count
-
-
 # -- jobs that kill their workers ---------------------------------------
 
 AT_ONCE = ConstantBackoff(timedelta(0))
@@ -200,7 +103,7 @@ def drain(url: str, _: Connection) -> None:
 
 def end_of_worker(engine: Engine) -> int | None:
     """Start a worker, as a supervisor does; return how it ended."""
-    with Victim(engine, drain) as worker:
+    with Victim(engine.url, drain) as worker:
         worker.process.join(60)
         return worker.process.exitcode
 
@@ -222,9 +125,7 @@ def found(engine: Engine) -> dict[str, tuple[str, int]]:
         return {task.name: (task.status, task.attempts) for task in session.scalars(select(Task))}
 
 
-def test_a_job_that_kills_its_worker_ends_in_failed_and_the_others_are_done(
-    engine: Engine,
-) -> None:
+def test_a_job_that_kills_its_worker_ends_in_failed_and_the_others_are_done(engine: Engine) -> None:
     with Session(engine) as session:
         add_tasks(session, "before", "poison", "beside", "behind")
         session.execute(update(Task).where(Task.name == "poison").values(max_attempts=2))

@@ -262,7 +262,7 @@ def begin_migrations(following: Reader, imports: str) -> None:
     """Write what Alembic and the tutorial give a project, with the first migration done."""
     (environment,) = (
         block
-        for block in code_blocks(page("docs/tutorial-fastapi.md"), "python")
+        for block in code_blocks(page("docs/tutorial.md"), "python")
         if block.startswith("# migrations/env.py")
     )
     for name, content in ALEMBIC.items():

@@ -1,4 +1,4 @@
-"""The table of docs/columns.md, compared with the code on every database and strategy."""
+"""The table of docs/reference/claims.md, compared with the code on every database and strategy."""
 
 from __future__ import annotations
 
@@ -9,26 +9,16 @@ from typing import Any, TypeAlias
 
 import pytest
 from sqlalchemy import URL, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 import sa_jobqueue
-from sa_jobqueue import (
-    JobMixin,
-    PriorityMixin,
-    RetryMixin,
-    ScheduleMixin,
-    claim,
-    complete,
-    enqueue,
-    prune,
-    reap,
-    reprioritize,
-)
-from tests.support import MARKING, STRATEGIES, make_engine
+from sa_jobqueue import claim, complete, enqueue, prune, reap, reprioritize
+from tests.models import Base, Email, Task
+from tests.support import MARKING, STRATEGIES, make_engine, with_empty_tables
 
 from .markdown import page, table
 
-LINES = table(page("docs/columns.md"), "verb")
+LINES = table(page("docs/reference/claims.md"), "verb")
 CLAIMER = "the claimer"
 COLUMNS = ("status", "owner", "owner_date", "attempts")
 
@@ -36,24 +26,6 @@ State: TypeAlias = Mapping[str, Any]
 
 #: The seconds until each database's clock has moved on.
 A_MOMENT = 0.005
-
-
-class Base(DeclarativeBase):
-    """The base of this test's tables."""
-
-
-class Parcel(JobMixin, PriorityMixin, ScheduleMixin, RetryMixin, Base):
-    __tablename__ = "columns_parcel"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-
-
-class Postcard(JobMixin, Base):
-    """A job without RetryMixin."""
-
-    __tablename__ = "columns_postcard"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
 
 
 #: What is done to a claimed job that is to be found in a status.
@@ -86,12 +58,9 @@ def act(session: Session, verb: str, jobs: Any) -> None:
 @pytest.fixture
 def session(db_url: URL) -> Iterator[Session]:
     """Give a session on empty tables, on one connection: claims by advisory locks need that."""
-    engine = make_engine(db_url)
-    Base.metadata.drop_all(engine)
-    Base.metadata.create_all(engine)
+    engine = with_empty_tables(make_engine(db_url), Base.metadata)
     with engine.connect() as connection, Session(connection) as session:
         yield session
-    Base.metadata.drop_all(engine)
     engine.dispose()
 
 
@@ -103,8 +72,9 @@ def read(session: Session, entity: type[Any]) -> State | None:
 
 def insert(session: Session, entity: type[Any], **values: Any) -> State:
     """Make the only job, and read it."""
+    text = {"name" if entity is Task else "recipient": "ann"}
     session.connection().execute(entity.__table__.delete())
-    session.connection().execute(entity.__table__.insert().values(**values))
+    session.connection().execute(entity.__table__.insert().values(**text, **values))
     session.commit()
     state = read(session, entity)
     assert state is not None
@@ -135,9 +105,9 @@ def check(line: Mapping[str, str], before: State, after: State | None) -> None:
 def test_a_new_job_holds_what_the_table_says(session: Session) -> None:
     (line,) = (line for line in LINES if line["when"] == "-")
 
-    enqueue(session, Parcel, [{}])
+    enqueue(session, Task, [{"name": "ann"}])
 
-    check(line, dict.fromkeys(COLUMNS), read(session, Parcel))
+    check(line, dict.fromkeys(COLUMNS), read(session, Task))
 
 
 @pytest.mark.parametrize("kind", ["marked", "held"])
@@ -153,7 +123,7 @@ def test_a_claim_and_its_finish_write_what_the_table_says(
 
 def claim_and_finish(session: Session, line: Mapping[str, str], strategy: str) -> None:
     verb = line["verb"]
-    entity = Postcard if verb.endswith("no RetryMixin") else Parcel
+    entity = Email if verb.endswith("no RetryMixin") else Task
     before = insert(session, entity, **({"max_attempts": 1} if verb.endswith("used up") else {}))
     claimed = claim(session, entity, owner=CLAIMER, strategy=strategy)
     assert len(claimed) == 1
@@ -172,15 +142,15 @@ def claim_and_finish(session: Session, line: Mapping[str, str], strategy: str) -
 def test_a_change_without_a_claim_writes_what_the_table_says(
     session: Session, line: Mapping[str, str]
 ) -> None:
-    insert(session, Parcel, max_attempts=1)
-    claimed = claim(session, Parcel, owner=CLAIMER)
+    insert(session, Task, max_attempts=1)
+    claimed = claim(session, Task, owner=CLAIMER)
     act(session, GIVEN[line["when"]], claimed)
     session.commit()
-    before = read(session, Parcel) or {}
+    before = read(session, Task) or {}
     sleep(A_MOMENT)
 
     act(session, line["verb"], list(claimed))
     session.commit()
 
     assert before["status"] == line["when"]
-    check(line, before, read(session, Parcel))
+    check(line, before, read(session, Task))

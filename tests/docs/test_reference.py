@@ -18,15 +18,16 @@ PUBLIC = (
     *("sa_jobqueue", "sa_jobqueue.asyncio", "sa_jobqueue.bulk", "sa_jobqueue.control"),
     *("sa_jobqueue.counts", "sa_jobqueue.doctor", "sa_jobqueue.events", "sa_jobqueue.migration"),
     *("sa_jobqueue.otel", "sa_jobqueue.owners", "sa_jobqueue.owners.alive"),
-    *("sa_jobqueue.owners.named_lock", "sa_jobqueue.prometheus", "sa_jobqueue.rounds"),
-    *("sa_jobqueue.schedules", "sa_jobqueue.tasks", "sa_jobqueue.testing"),
+    *("sa_jobqueue.owners.named_lock", "sa_jobqueue.prometheus", "sa_jobqueue.rates"),
+    *("sa_jobqueue.rounds", "sa_jobqueue.groups", "sa_jobqueue.schedules"),
+    *("sa_jobqueue.tasks", "sa_jobqueue.testing"),
     *("sa_jobqueue.verbs", "sa_jobqueue.web"),
     *("sa_jobqueue.worker", "sa_jobqueue.workflow"),
 )
 
 #: Packages with a list of names for other packages of the library.
 INTERNAL = {
-    *("sa_jobqueue.cli", "sa_jobqueue.dialects"),
+    *("sa_jobqueue.cli", "sa_jobqueue.databases"),
     *("sa_jobqueue.strategies", "sa_jobqueue.wakeups"),
 }
 

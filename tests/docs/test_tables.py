@@ -92,6 +92,17 @@ def test_the_tables_have_each_metric_with_its_labels() -> None:
     }
 
 
+def test_five_alerts_ask_for_metrics_that_there_are() -> None:
+    listed = re.findall(r"^\| `(jobqueue_\w+)` \|", page("docs/observability.md"), re.M)
+
+    (rules,) = (
+        block for block in code_blocks(page("docs/production.md"), "yaml") if "alert:" in block
+    )
+
+    assert rules.count("- alert: ") == 5
+    assert set(re.findall(r"jobqueue_\w+", rules)) <= set(listed)
+
+
 def test_the_table_of_queue_options_is_what_a_class_can_have() -> None:
     rows = table(page("docs/reference/queue-args.md"), "option")
 
@@ -124,7 +135,7 @@ def test_the_table_of_loggers_is_what_the_code_logs() -> None:
 
     written = {
         (line["logger"].strip("`"), line["level"])
-        for line in table(page("docs/logging.md"), "logger")
+        for line in table(page("docs/reference/observing.md"), "logger")
     }
 
     assert written == {line for source in sources for line in logged(source)}

@@ -138,7 +138,7 @@ def test_without_skip_locked_the_second_connection_waits_in_vain(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As before MySQL 8.0.1."""
-    monkeypatch.setattr("sa_jobqueue.dialects.mysql.MySQL.at_least", lambda *_: False)
+    monkeypatch.setattr("sa_jobqueue.databases.innodb.MySQL.at_least", lambda *_: False)
 
     rows = proved(engine)[0]
 

@@ -18,19 +18,90 @@ import itertools
 import json
 import os
 import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# Inner: public listeners are not called for what was rolled back, nor told of statuses' meaning.
-from sa_jobqueue.dialects.clock import as_utc
+from sqlalchemy.orm.attributes import instance_dict
+
+# Inner: public listeners are not called for what was rolled back, nor told of statuses' meaning and
+# of what a queue promises.
+from sa_jobqueue.databases.clock import as_utc
 from sa_jobqueue.events import Event, EventJob
-from sa_jobqueue.events.listeners import add_listener, remove_listener
+from sa_jobqueue.events.listeners import add_listener, remove
 from sa_jobqueue.events.notes import call_at_end_of
+from sa_jobqueue.fence.claim import FencedJobs
 from sa_jobqueue.model.mapping import QueueMapping, any_mapping_of
 from sa_jobqueue.model.transitions import FINISHED
 from sa_jobqueue.sessions.transaction_end import TransactionEnd
 from sa_jobqueue.sessions.writer import Writer
+from sa_jobqueue.strategies import ClaimSpec
+from sa_jobqueue.verbs import claim as claim_verb
+
+
+@dataclass(frozen=True)
+class OrderedJob(EventJob):
+    """A claimed job.
+
+    Attributes:
+        order: its values in claim order; None: the order is the queue's own.
+        keys: its serial key, if the queue has a limit.
+    """
+
+    order: tuple[Any, ...] | None = None
+    keys: tuple[tuple[Any, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class OrderedClaim(Event):
+    """A claim, with what the queue promises of it.
+
+    Attributes:
+        strict: the claims go in exact claim order.
+        limits: the names of the serial key's columns, how many of its jobs may be claimed at a
+            time, and whether they are claimed in claim order.
+    """
+
+    strict: bool = False
+    limits: tuple[tuple[tuple[str, ...], int, bool], ...] = ()
+
+
+_plain_event = claim_verb.claim_event
+
+
+def ordered_event(spec: ClaimSpec, parts: Sequence[FencedJobs]) -> Event:
+    """Make the event of a claim that tells of orders and limits."""
+    event, limit = _plain_event(spec, parts), spec.key_limit
+    shown = [_shown(spec.mapping, part, job) for part in parts for job in part.jobs]
+    names = spec.mapping.order_attributes if spec.own_order else ()
+    jobs = []
+    for job, values in zip(event.jobs, shown, strict=True):
+        order = tuple(map(values, names))
+        known = bool(order) and all(isinstance(value, int | datetime) for value in order)
+        keys = () if limit is None else (tuple(map(values, limit.names)),)
+        jobs.append(OrderedJob(**vars(job), order=order if known else None, keys=keys))
+    limits = () if limit is None else ((limit.names, limit.most, limit.serial),)
+    return OrderedClaim(**{**vars(event), "jobs": tuple(jobs)}, strict=spec.strict, limits=limits)
+
+
+claim_verb.claim_event = ordered_event
+
+
+def _shown(mapping: QueueMapping, part: FencedJobs, job: Any) -> Callable[[str], Any]:
+    """Return what tells the values of a claimed row or entity, by the names of attributes."""
+
+    def value(name: str) -> Any:
+        found = (
+            job._mapping[mapping.mapper.columns[name].key]
+            if part.rows
+            else instance_dict(job).get(name)
+        )
+        return as_utc(found) if isinstance(found, datetime) else found
+
+    return value
+
 
 _numbers = itertools.count(1)
 _process = secrets.token_hex(6)
@@ -53,7 +124,7 @@ class Ledger:
     def close(self) -> None:
         """Stop recording; what ends later has no end."""
         while self._targets:
-            remove_listener(self._targets.pop(), self.note, None)
+            remove(self._targets.pop(), None, self.note)
         os.close(self._file)
         self._file = -1
 
@@ -65,7 +136,7 @@ class Ledger:
 
     def note(self, event: Event, writer: Writer | None) -> None:
         """Write the line of an event, and at the end of its transaction that of its end."""
-        mapping, promise = any_mapping_of(event.entity), event.promise
+        mapping = any_mapping_of(event.entity)
         number = f"{_process}-{os.getpid()}-{next(_numbers)}"  # a forked process has our `_process`
         self._write(
             n=number,
@@ -77,8 +148,8 @@ class Ledger:
             count=event.count,
             error=event.error,
             at=event.at,
-            strict=(promise and promise.strict) or None,
-            limits=(promise and promise.limits) or None,
+            strict=getattr(event, "strict", None) or None,
+            limits=getattr(event, "limits", None) or None,
         )
 
         def note_end(end: TransactionEnd) -> None:
@@ -105,12 +176,12 @@ def _job(mapping: QueueMapping, job: EventJob) -> dict[str, Any]:
         "attempts": job.attempts,
         "unmarked": job.unmarked or None,
         "dates": job.owner_dates or None,
-        "order": job.order,
-        "keys": job.serial_keys or None,
     }
-    if job.order is not None and mapping.has("run_at"):
-        run_at = mapping.order_attributes.index(mapping.attributes["run_at"])
-        written["due"] = job.order[run_at]
+    if isinstance(job, OrderedJob):
+        written |= {"order": job.order, "keys": job.keys or None}
+        if job.order is not None and mapping.has("run_at"):
+            run_at = mapping.order_attributes.index(mapping.attributes["run_at"])
+            written["due"] = job.order[run_at]
     return _known(written)
 
 

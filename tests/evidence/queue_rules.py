@@ -45,8 +45,7 @@ def judge_queues(
         if overtaken is not None:
             unsure = {held.claim.row for story in stories for held in story.claims if not held.sure}
             known = [held for held in claims if held.claim.row not in unsure]
-            late = {row: since + overtaken for row, since in there.items()}
-            yield from _order(known, late, "place", _of_plain_queue)
+            yield from _order(known, there, "place", _of_plain_queue, within=overtaken)
     yield from _limits(history, claims)
     yield from _dead_owners(history, claims, unnoticed)
     if drained:
@@ -82,11 +81,18 @@ def _when_there(history: History, stories: list[RowStory]) -> dict[Row, datetime
 
 
 def _order(
-    claims: list[Held], there: dict[Row, datetime], rule: str, group_of: Callable[[Entry], Group]
+    claims: list[Held],
+    there: dict[Row, datetime],
+    rule: str,
+    group_of: Callable[[Entry], Group],
+    *,
+    within: timedelta = timedelta(0),
 ) -> Iterator[Found]:
     """No job is claimed for the first time before an earlier job that was there and due.
 
-    What was claimed before has another order: a job that failed comes later.
+    What was claimed before has another order: a job that failed comes later. Later ones may
+    overtake it until `within` before its claim: it stands before the place of others, or a
+    claim that is rolled back later has locked it.
     """
     first = {held.claim.row: held.claim for held in reversed(claims)}
     groups: dict[Group, list[Entry]] = {}
@@ -95,10 +101,12 @@ def _order(
         if group is not None and "order" in claim.job:
             groups.setdefault(group, []).append(claim)
     for members in groups.values():
-        yield from _order_of_group(members, there, rule)
+        yield from _order_of_group(members, there, rule, within)
 
 
-def _order_of_group(claims: list[Entry], there: dict[Row, datetime], rule: str) -> Iterator[Found]:
+def _order_of_group(
+    claims: list[Entry], there: dict[Row, datetime], rule: str, within: timedelta
+) -> Iterator[Found]:
     by_row = {claim.row: claim for claim in claims}
     known = [claim for claim in claims if claim.row in there]
     coming = sorted(((_ready(one, there[one.row]), _order_of(one)) for one in known), reverse=True)
@@ -109,7 +117,8 @@ def _order_of_group(claims: list[Entry], there: dict[Row, datetime], rule: str) 
         while coming and coming[-1][0] < batch[0].date:
             heapq.heappush(waiting, coming.pop()[1])
         done |= {claim.row for claim in batch}
-        while waiting and waiting[0][1] in done:
+        soon = batch[0].date + within
+        while waiting and (waiting[0][1] in done or by_row[waiting[0][1]].date < soon):
             heapq.heappop(waiting)
         last = max(batch, key=_order_of)
         if waiting and waiting[0][0] < last.job["order"]:

@@ -141,9 +141,9 @@ UNSURE = f"{OVERTAKEN}; claim b 2 key=1 end=unknown"
 
 #: The same, where later jobs may overtake an earlier one for 10 seconds.
 PLACES = {
-    "it is claimed half a minute after a later one": (OVERTAKEN, ["place"]),
-    "it is claimed 8 s after it was there": (OVERTAKEN.replace("38", "8").replace("39", "9"), []),
-    "it may have been claimed before": (UNSURE, []),
+    "others overtake it 20 s before its claim": (OVERTAKEN.replace("39", "58"), ["place"]),
+    "others overtake it a second before its claim": (OVERTAKEN, []),
+    "it may have been claimed before": (UNSURE.replace("39", "58"), []),
 }
 
 ALL = [

@@ -7,28 +7,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, complete, fence_of
-from tests.evidence.bench import Bench
-from tests.models import Email, Task
+
+# Fixtures: pytest finds them by their names here.
+from tests.contract.conftest import engine, new_session, session, shared_engine
+from tests.evidence.checker import check_files
+from tests.evidence.ledger import Ledger
+from tests.models import Email, Task, add_emails, add_tasks
+from tests.support import heard
+
+__all__ = ["engine", "new_session", "session", "shared_engine"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.jsonl"
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def test_a_claim_has_a_line_before_its_commit_and_one_after_it(bench: Bench) -> None:
-    bench.add(Task(name="a"))
-    session = bench.session()
+def test_a_claim_has_a_line_before_its_commit_and_one_after_it(
+    session: Session, path: Path
+) -> None:
+    add_tasks(session, "a")
 
-    with bench.recording(Task):
+    with Ledger(path).listen(Task):
         claimed = claim(session, Task, owner="w")
-        (before,) = lines(bench.path)
+        (before,) = lines(path)
         session.commit()
-        _, after = lines(bench.path)
+        _, after = lines(path)
 
     (job,), fence = before["jobs"], fence_of(claimed[0])
     assert (before["event"], before["verb"], before["table"]) == ("after_claim", "claim", "task")
@@ -38,30 +51,31 @@ def test_a_claim_has_a_line_before_its_commit_and_one_after_it(bench: Bench) -> 
     assert (after["of"], after["end"]) == (before["n"], "committed")
 
 
-def test_a_commit_without_an_answer_is_noted_as_unknown(bench: Bench) -> None:
-    bench.add(Email(recipient="a"))
-    session = bench.session()
+def test_a_commit_without_an_answer_is_noted_as_unknown(
+    engine: Engine, session: Session, path: Path
+) -> None:
+    add_emails(session, "a")
 
     def lose_the_answer(connection: object) -> None:
         raise OperationalError("COMMIT", None, Exception("connection lost"))
 
-    with bench.recording(Email):
+    with Ledger(path).listen(Email):
         claim(session, Email, owner="w")
-        event.listen(bench.engine, "commit", lose_the_answer)
-        with pytest.raises(OperationalError):
+        with heard(engine, "commit", lose_the_answer), pytest.raises(OperationalError):
             session.commit()
-        event.remove(bench.engine, "commit", lose_the_answer)
         session.rollback()
 
-    assert lines(bench.path)[-1]["end"] == "unknown"
+    assert lines(path)[-1]["end"] == "unknown"
 
 
-def test_the_history_under_autocommit_is_sound(bench: Bench) -> None:
-    bench.add(Email(recipient="a"))
-    autocommit = bench.engine.execution_options(isolation_level="AUTOCOMMIT")
+def test_the_history_under_autocommit_is_sound(
+    engine: Engine, session: Session, path: Path
+) -> None:
+    add_emails(session, "a")
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
 
-    with bench.recording(Email), Session(autocommit, expire_on_commit=False) as session:
-        complete(session, JobQueue(Email).claim(session, owner="w"))
+    with Ledger(path).listen(Email), Session(autocommit, expire_on_commit=False) as own:
+        complete(own, JobQueue(Email).claim(own, owner="w"))
 
-    assert [line.get("end") for line in lines(bench.path)] == [None, "committed"] * 2
-    assert bench.faults(drained=True) == []
+    assert [line.get("end") for line in lines(path)] == [None, "committed"] * 2
+    assert check_files(path, drained=True) == []

@@ -59,9 +59,9 @@ def promised(example: Path, database: str) -> str:
 
 
 def test_the_page_of_examples_names_each_example() -> None:
-    listed = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
 
-    named = set(re.findall(r"\(\.\./examples/(\w+\.py)\)", listed))
+    named = set(re.findall(r"\]\((\w+\.py)\)", listed))
 
     assert named == {example.name for example in EXAMPLES}
 

@@ -1,4 +1,4 @@
-"""docs/frameworks.md: its applications run with the real FastAPI and the real Flask."""
+"""docs/integrations.md: its applications run with the real FastAPI and the real Flask."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.docs.markdown import code_blocks, page
 from tests.support import until
 
 ROOT = Path(__file__).parents[2]
-FASTAPI, FLASK = code_blocks(page("docs/frameworks.md"), "python")
+FASTAPI, FLASK = code_blocks(page("docs/integrations.md"), "python")
 
 #: What runs the FastAPI application as its server does: start, a request, stop.
 REQUEST = """

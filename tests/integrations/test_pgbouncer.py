@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 
 import sa_jobqueue.asyncio as queues
 from sa_jobqueue import JobQueue, Owner, UnsupportedDatabase, claim, complete, named_lock
-from sa_jobqueue.doctor import examine
 from sa_jobqueue.migration import (
     add_job_columns,
     backfill,
@@ -110,10 +109,7 @@ def elsewhere(pooled: Callable[..., Engine]) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.parametrize("driver", UNPREPARED)
 def test_claims_and_finishes_run_on_whatever_server_connection_is_free(
-    engine: Engine,
-    pooled: Callable[..., Any],
-    elsewhere: Callable[[], None],
-    driver: str,
+    engine: Engine, pooled: Callable[..., Any], elsewhere: Callable[[], None], driver: str
 ) -> None:
     with Session(engine) as session:
         add_tasks(session, *MANY)
@@ -154,25 +150,6 @@ def test_a_worker_goes_through_it_and_its_owner_by_the_direct_way(
             Worker(through, JobQueue(Task), lambda task: None, owner=owner, drain=True).run()
 
     assert statuses(engine) == ["done"] * 3
-
-
-@pytest.mark.parametrize(
-    ("driver", "setting"),
-    [("psycopg", "prepare_threshold"), ("asyncpg", "prepared_statement_cache_size")],
-)
-def test_the_doctor_names_the_settings_of_a_driver_that_prepares_statements(
-    engine: Engine, pooled: Callable[..., Any], driver: str, setting: str
-) -> None:
-    (as_it_is,) = run(pooled(driver, settings={}), fixes)
-    (with_settings,) = run(pooled(driver), fixes)
-
-    assert setting in as_it_is
-    assert setting not in with_settings
-
-
-def fixes(session: Session) -> list[str]:
-    findings = examine(session, Task).findings
-    return [finding.fix for finding in findings if finding.check == "pooler"]
 
 
 def run(through: Any, work: Callable[[Session], Found]) -> Found:

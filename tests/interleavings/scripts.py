@@ -8,16 +8,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Engine, String, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ClaimLost,
     Fence,
-    JobMixin,
     JobQueue,
-    RetryMixin,
-    RoundMixin,
     cancel,
     claim,
     complete,
@@ -28,25 +25,15 @@ from sa_jobqueue import (
     retry,
     start_round,
 )
+from sa_jobqueue.workflow import NotWaiting, Step, Workflow
+from tests.contract.round_models import Subscriber as Job
+from tests.videos import S, Video
 
 AT_ONCE = timedelta(microseconds=1)
 
 
-class Base(DeclarativeBase):
-    pass
-
-
-class Job(JobMixin, RetryMixin, RoundMixin, Base):
-    """A job with a key, attempts and rounds."""
-
-    __tablename__ = "stepped_job"
-    __queue_args__ = {"per_key": ["key"]}  # noqa: RUF012 - as users do
-    id: Mapped[int] = mapped_column(primary_key=True)
-    key: Mapped[str] = mapped_column(String(10))
-
-
 QUEUE = JobQueue(Job)
-SERIAL = JobQueue(Job, serial_by=Job.key)
+SERIAL = JobQueue(Job, serial_by=Job.kind)
 
 
 class Actor:
@@ -60,6 +47,11 @@ class Actor:
         self.session = Session(self.connection)
         self.fences: list[Fence] = []
         self._before: list[Fence] = []
+
+    @staticmethod
+    def new_job(key: int) -> Any:
+        """Make a job with a key, attempts and rounds."""
+        return Job(kind=key, max_attempts=9)
 
     def begin(self) -> None:
         """Claim one job before the first step."""
@@ -170,4 +162,102 @@ SERIAL_SCRIPTS: dict[str, tuple[Callable[[Actor], None], ...]] = {
     "claim, rolled back": (Actor.claim_a_key, Actor.rollback, Actor.claim_a_key, Actor.commit),
     "complete and claim": (Actor.complete, Actor.commit, Actor.claim_a_key, Actor.commit),
     "reap and claim": (Actor.reap, Actor.commit, Actor.claim_a_key, Actor.commit),
+}
+
+
+WORKFLOW = Workflow(Video)
+
+
+@WORKFLOW.step(S.UPLOADED, during=S.CHECKING, then=S.AT_FARM, branches=[S.RENDERED])
+def send(video: Video) -> None:
+    """Hand a video off."""
+
+
+@WORKFLOW.step(S.RENDERED, during=S.PUBLISHING, then=S.PUBLISHED)
+def publish(video: Video) -> None:
+    """End the work on a video."""
+
+
+WORKFLOW.waiting(S.AT_FARM, signals=[S.RENDERED])
+
+
+class Sender(Actor):
+    """A session with a name, and the fences of what it has claimed in either step."""
+
+    entity = Video
+
+    @staticmethod
+    def new_job(key: int) -> Video:
+        return Video(title=str(key), max_attempts=9)
+
+    def claim(self) -> None:
+        """Claim one job of the first step."""
+        self._claim(send)
+
+    def claim_next(self) -> None:
+        """Claim one job of the second step."""
+        self._claim(publish)
+
+    def _claim(self, step: Step[Video]) -> None:
+        self.fences += step.queue.claim(self.session, owner=self.name, limit=1).fences
+
+    def complete(self) -> None:
+        """Move what was claimed to where its step leads."""
+        self._finish(lambda step, fences: step.queue.complete(self.session, fences))
+
+    def branch(self) -> None:
+        """Move what was claimed to the second step, or end it there."""
+        self._finish(
+            lambda step, fences: step.queue.complete(
+                self.session, fences, then=S.RENDERED if step is send else None
+            )
+        )
+
+    def fail(self) -> None:
+        """Fail what was claimed."""
+        self._finish(lambda step, fences: step.queue.fail(self.session, fences, retry_in=AT_ONCE))
+
+    def _finish(self, verb: Callable[[Step[Video], list[Any]], None]) -> None:
+        finished, self.fences = self.fences, []
+        for step in (send, publish):
+            ours = [fence for fence in finished if fence.token.status == step.during]
+            if ours:
+                with suppress(ClaimLost):
+                    verb(step, ours)
+
+    def signal(self) -> None:
+        """Signal whatever waits for it."""
+        keys = self.session.scalars(select(Video.id).order_by(Video.id))
+        for key in list(keys):
+            with suppress(NotWaiting):
+                WORKFLOW.signal(self.session, key, S.RENDERED)
+
+    def reap(self) -> None:
+        """Take back every claim of both steps."""
+        WORKFLOW.reap(self.session, lease=AT_ONCE)
+
+    def cancel(self) -> None:
+        """Cancel all jobs that nobody has claimed, those that wait for a signal, too."""
+        WORKFLOW.cancel(self.session, self._jobs())
+
+    def retry(self) -> None:
+        """Take all jobs that have ended to the second step."""
+        WORKFLOW.retry(self.session, self._jobs(), S.RENDERED)
+
+    def _claims_more(self) -> bool:
+        self.signal()
+        self.claim()
+        self.claim_next()
+        return bool(self.fences)
+
+
+#: Four steps each.
+WORKFLOW_SCRIPTS: dict[str, tuple[Callable[[Sender], None], ...]] = {
+    "hand off and signal": (Sender.complete, Sender.commit, Sender.signal, Sender.commit),
+    "two steps at once": (Sender.branch, Sender.claim_next, Sender.branch, Sender.commit),
+    "step, rolled back": (Sender.branch, Sender.rollback, Sender.branch, Sender.commit),
+    "fail and claim": (Sender.fail, Sender.commit, Sender.claim, Sender.commit),
+    "signal and claim": (Sender.signal, Sender.commit, Sender.claim_next, Sender.commit),
+    "reap and claim": (Sender.reap, Sender.commit, Sender.claim_next, Sender.commit),
+    "cancel and retry": (Sender.cancel, Sender.commit, Sender.retry, Sender.commit),
 }

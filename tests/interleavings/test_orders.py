@@ -14,14 +14,13 @@ from sqlalchemy.orm import Session
 
 from tests.evidence.checker import check_files
 from tests.evidence.ledger import Ledger
-from tests.interleavings.scripts import SCRIPTS, SERIAL_SCRIPTS, Actor, Base
+from tests.interleavings.scripts import SCRIPTS, SERIAL_SCRIPTS, WORKFLOW_SCRIPTS, Actor, Sender
 from tests.interleavings.stepper import Script, Stepped, Stepper
-from tests.interleavings.workflows import WORKFLOW_SCRIPTS, Sender
 from tests.support import make_engine, with_empty_tables
 
-KEYS = "xxyz"
+KEYS = (1, 1, 2, 3)
 
-BY_TURNS = pytest.mark.by_turns("postgresql", "mysql", "mariadb")
+BY_TURNS = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
 #: Each pair of scripts, with who plays both.
 PAIRS = [
@@ -61,7 +60,6 @@ def kept_engine(db_url: URL, db_alias: str) -> Iterator[Engine]:
         engine = create_engine(db_url, poolclass=NullPool, connect_args=at_once)
     else:
         engine = make_engine(db_url, isolation_level="READ COMMITTED")
-    Base.metadata.create_all(engine)
     yield engine
     engine.dispose()
 
@@ -75,10 +73,10 @@ def judged(
     actor: type[Actor],
 ) -> list[str]:
     """Take the steps in an order, drain the table, and return what the checker finds."""
-    with_empty_tables(engine, Base.metadata)
+    with_empty_tables(engine, actor.entity.metadata)
     with Ledger(path).listen(actor.entity), ExitStack() as stack:
         with Session(engine) as session:
-            session.add_all(actor.entity(key=key, max_attempts=9) for key in KEYS)
+            session.add_all(map(actor.new_job, KEYS))
             session.commit()
         actors = [actor(engine, f"worker {number}") for number in range(len(scripts))]
         for one in actors:

@@ -22,7 +22,6 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    event,
     insert,
     inspect,
     select,
@@ -37,6 +36,7 @@ from sa_jobqueue.migration import (
     drop_job_columns,
     drop_job_indexes,
 )
+from tests.support import heard
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,13 +126,11 @@ def breaks_at(
             if left[0] == 0:
                 raise Broken
 
-    event.listen(engine, "before_cursor_execute", count)
-    try:
-        run()
-    except Broken:
-        return True
-    finally:
-        event.remove(engine, "before_cursor_execute", count)
+    with heard(engine, "before_cursor_execute", count):
+        try:
+            run()
+        except Broken:
+            return True
     return False
 
 
@@ -170,6 +168,12 @@ def scalar(bind: Engine | Connection, statement: str) -> Any:
         with bind.connect() as connection:
             return scalar(connection, statement)
     return bind.execute(text(statement)).scalar()
+
+
+def notes(engine: Engine) -> int:
+    """Count the orders with the note of a backfill."""
+    found: int = scalar(engine, "SELECT COUNT(*) FROM orders WHERE note = 'old'")
+    return found
 
 
 def migrate(engine: Engine, call: Callable[..., Any], *given: Any, **options: Any) -> Any:

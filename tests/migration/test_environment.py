@@ -122,7 +122,6 @@ ON_SQLITE = pytest.mark.only_on("sqlite")
 SINCE_312 = pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")
 
 
-@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.parametrize(
     ("environment", "begin"),
     [
@@ -153,7 +152,6 @@ def test_a_table_becomes_a_queue_whoever_begins_its_transactions(
     assert scalar(shop, "SELECT count(*) FROM orders WHERE note = 'old'") == 1
 
 
-@pytest.mark.by_turns("mysql", "mariadb")
 def test_inside_a_transaction_of_others_a_connection_of_its_own_serves(shop: Engine) -> None:
     insert_orders(shop, range(3))
     with shop.begin() as around:
@@ -174,9 +172,7 @@ def test_inside_a_transaction_of_others_a_connection_of_its_own_serves(shop: Eng
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_statement_timeout_of_the_environment_does_not_end_an_index_build(
-    queue: Engine,
-) -> None:
+def test_a_statement_timeout_of_the_environment_does_not_end_an_index_build(queue: Engine) -> None:
     with queue.connect() as blocker, queue.connect() as connection:
         connection.execute(text("SET statement_timeout = '300ms'"))
         connection.commit()

@@ -8,24 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Connection,
-    Engine,
-    MetaData,
-    event,
-    func,
-    inspect,
-    select,
-    text,
-)
+from sqlalchemy import Connection, Engine, MetaData, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, declarative_base, mapped_column
 
-from sa_jobqueue import (
-    ArgumentError,
-    JobMixin,
-    JobQueue,
-)
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue
 from sa_jobqueue.migration import (
     create_index_online,
     create_job_indexes,
@@ -45,7 +32,7 @@ from tests.migration.support import (
     scalar,
     writing_script,
 )
-from tests.support import statements_seen
+from tests.support import heard, statements_seen
 
 CLAIM = "ix_orders_claim"
 BOTH = {CLAIM, "ix_orders_reap"}
@@ -98,7 +85,6 @@ def test_all_indexes_of_a_model_are_made_and_dropped(queue: Engine) -> None:
         ("(status, amount DESC)", {"order_by": ["amount desc"]}, r"\(status, amount DESC, id\)"),
     ],
 )
-@pytest.mark.by_turns("mysql", "mariadb")
 def test_a_different_index_of_its_name_is_not_taken_for_it(
     queue: Engine, made: str, args: dict[str, Any], words: str
 ) -> None:
@@ -262,14 +248,10 @@ def claim_index_seen(engine: Engine, observer: Engine) -> Iterator[list[bool]]:
         if statement.startswith(commits):
             seen.append(CLAIM in index_names(observer))
 
-    event.listen(engine, "after_cursor_execute", look)
-    try:
+    with heard(engine, "after_cursor_execute", look):
         yield seen
-    finally:
-        event.remove(engine, "after_cursor_execute", look)
 
 
-@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.parametrize("leftover", [False, True])
 def test_claims_have_an_index_at_every_moment_of_a_replacement(
     served: Engine, observer: Engine, leftover: bool
@@ -286,7 +268,6 @@ def test_claims_have_an_index_at_every_moment_of_a_replacement(
     assert index_names(served) == set()
 
 
-@pytest.mark.by_turns("mysql", "mariadb")
 def test_a_broken_off_replacement_is_run_again(served: Engine) -> None:
     def run() -> None:
         with migrating(served) as op:
@@ -323,7 +304,6 @@ def test_a_script_builds_the_new_index_beside_the_old_one(engine_name: str, swap
 # Any index
 
 
-@pytest.mark.by_turns("mysql", "mariadb")
 def test_an_index_of_ones_own_is_made_replaced_and_dropped_online(queue: Engine) -> None:
     def make(columns: list[str], name: str = "ix_own", **options: Any) -> None:
         migrate(queue, create_index_online, name, "orders", columns, **options)

@@ -9,46 +9,23 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, String, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    ClaimLost,
-    Fence,
-    JobMixin,
-    JobQueue,
-    Owner,
-    RetryMixin,
-    cancel,
-    claimed_by,
-    reap,
-    retry,
-)
+from sa_jobqueue import ClaimLost, Fence, JobQueue, Owner, cancel, claimed_by, reap, retry
+from tests.contract.round_models import Subscriber as Job
 from tests.model.traces import Row, Step, Trace
 
 #: As in model/configurations.qnt.
-KEYS = {1: "x", 2: "x", 3: "y"}
+KEYS = {1: 1, 2: 1, 3: 2}
 MAX_ATTEMPTS = 3
 OWNERS, PLAIN = ("a~", "b~"), {"c": "c", "d": "c"}
 
 AT_ONCE, NEVER = timedelta(microseconds=1), timedelta(days=1)
 
 
-class Base(DeclarativeBase):
-    pass
-
-
-class Job(JobMixin, RetryMixin, Base):
-    """The rows of the model."""
-
-    __tablename__ = "model_job"
-    __queue_args__ = {"per_key": ["key"]}  # noqa: RUF012 - as users do
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    key: Mapped[str] = mapped_column(String(10))
-
-
 #: A queue for each row, so that the model says which row is claimed; their keys are shared.
-QUEUES = {row: JobQueue(Job, Job.id == row, serial_by=Job.key) for row in KEYS}
+QUEUES = {row: JobQueue(Job, Job.id == row, serial_by=Job.kind) for row in KEYS}
 
 
 class Worker:
@@ -185,7 +162,7 @@ def replaying(engine: Engine) -> Iterator[Replay]:
     """Give a replay on fresh rows."""
     with Session(engine) as session:
         for row, key in KEYS.items():
-            session.add(Job(id=row, key=key, max_attempts=MAX_ATTEMPTS))
+            session.add(Job(id=row, kind=key, max_attempts=MAX_ATTEMPTS))
         session.commit()
     with ExitStack() as stack:
         owners = {name: stack.enter_context(Owner(engine, name[:-1])) for name in OWNERS}

@@ -10,9 +10,9 @@ import secrets
 import pytest
 from sqlalchemy import Engine
 
-from tests.model.replay import Base, replaying
+from tests.contract.round_models import emptied
+from tests.model.replay import replaying
 from tests.model.simulator import make_traces, quint, simulate
-from tests.support import with_empty_tables
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -63,5 +63,5 @@ def test_the_verbs_take_every_step_of_new_traces(
     configuration = "sqlite" if db_alias == "sqlite" else "servers"
 
     for trace in make_traces(configuration, count=200 if full else 5, steps=80, seed=seed):
-        with replaying(with_empty_tables(migrated, Base.metadata)) as replay:
+        with replaying(emptied(migrated)) as replay:
             replay.run(trace)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+#: In the environment: the folder in which a release leaves what it has built and looked into.
+STAY = "SA_JOBQUEUE_DIST"
+
 #: What a checkout holds; the rest are caches, environments and git's own.
 FOLDERS = (*(".ci", "alembic", "benchmarks", "docs", "examples", "model", "sa_jobqueue", "tests"),)
 FILES = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from .building import FILES, FOLDERS, LITTER, NOT_OURS, ROOT, Built, run
+from .building import FILES, FOLDERS, LITTER, NOT_OURS, ROOT, STAY, Built, run
 
 HERE = Path(__file__).parent
 
@@ -44,8 +45,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built(checkout: Path) -> Built:
-    """Build the sdist, and the wheel from the sdist."""
-    said = run(sys.executable, "-m", "build", cwd=checkout)
-    (wheel,) = (checkout / "dist").glob("sa_jobqueue-*.whl")
-    (sdist,) = (checkout / "dist").glob("sa_jobqueue-*.tar.gz")
+    """Build the sdist, and the wheel from the sdist; a release says where they stay."""
+    folder = Path(os.environ.get(STAY, checkout / "dist"))
+    said = run(sys.executable, "-m", "build", "--outdir", folder, cwd=checkout)
+    (wheel,) = folder.glob("sa_jobqueue-*.whl")
+    (sdist,) = folder.glob("sa_jobqueue-*.tar.gz")
     return Built(wheel=wheel, sdist=sdist, said=said)

@@ -6,12 +6,14 @@ import os
 import re
 import sys
 import tarfile
-import venv
 from collections.abc import Iterable
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+
+from tests.docs.followed import part
+from tests.docs.markdown import code_blocks, page
 
 from .building import FILES, FOLDERS, LITTER, Built, run
 
@@ -51,7 +53,7 @@ def test_the_tests_can_be_run_from_the_sdist(built: Built, tmp_path: Path) -> No
 
     collected = run(
         *(sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"),
-        *("--ignore", "tests/browser"),  # which needs playwright
+        *("--ignore", "tests/browser", "--ignore", "tests/brokers"),  # which need more
         cwd=unpacked,
     )
 
@@ -59,16 +61,39 @@ def test_the_tests_can_be_run_from_the_sdist(built: Built, tmp_path: Path) -> No
     assert os.access(unpacked / ".ci" / "run", os.X_OK)
 
 
+#: What the wheel brings without extras: four packages, and what they need.
+NEEDED = {
+    *("alembic", "psycopg2-binary", "pymysql", "sa-jobqueue", "sqlalchemy"),
+    *("mako", "markupsafe", "typing-extensions"),
+}
+
+#: Print which of the installed packages an import loads.
+LOADED = """
+import sys
+from importlib.metadata import packages_distributions
+before = set(sys.modules)
+import sa_jobqueue
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*loaded.intersection(packages_distributions()))
+"""
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_an_installed_wheel_works_without_the_extras_and_with_them(
-    built: Built, tmp_path: Path
+    version: str, built: Built, tmp_path: Path
 ) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    scripts = tmp_path / "venv" / "bin"
+    scripts = new_environment(version, tmp_path)
     python, command = scripts / "python", scripts / "sa-jobqueue"
 
     run(python, "-m", "pip", "install", "--quiet", built.wheel, cwd=tmp_path)
 
-    assert run(python, "-W", "error", "-c", "import sa_jobqueue", cwd=tmp_path) == ""
+    listed = re.findall(r"^[\w-]+", run(python, "-m", "pip", "freeze", cwd=tmp_path), re.M)
+    assert {name.lower().replace("_", "-") for name in listed} == NEEDED
+    loaded = run(python, "-W", "error", "-c", LOADED, cwd=tmp_path).split()
+    assert set(loaded) == {"sa_jobqueue", "sqlalchemy", "typing_extensions"}
+    first_queue = "\n".join(code_blocks(part(page("README.md"), "Your first queue"), "python"))
+    (tmp_path / "first.py").write_text(first_queue, encoding="utf-8")
+    assert run(python, "first.py", cwd=tmp_path) == "to anna@example.org\n"
     for call in ((python, "-m", "sa_jobqueue"), (command,)):
         said = run(*call, cwd=tmp_path, code=1)
         assert said == 'the command line needs click and rich: pip install "sa_jobqueue[cli]"\n'
@@ -80,6 +105,17 @@ def test_an_installed_wheel_works_without_the_extras_and_with_them(
 
 
 # Helpers
+
+
+def new_environment(version: str, folder: Path) -> Path:
+    """Make a virtual environment of a version of Python; return where its commands are."""
+    python = f"python{version}"
+    try:
+        run(python, "-c", "import ensurepip, sqlite3", cwd=folder)
+    except (AssertionError, FileNotFoundError):  # one of pyenv's may be there, and not work
+        pytest.skip(f"no {python} with venv and sqlite3 is on PATH")
+    run(python, "-m", "venv", folder / "venv", cwd=folder)
+    return folder / "venv" / "bin"
 
 
 def split(names: Iterable[str], *, by: str) -> tuple[set[str], set[str]]:

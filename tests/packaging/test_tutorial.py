@@ -1,4 +1,4 @@
-"""The tutorials, followed with the wheel in an environment that has nothing else."""
+"""The tutorial, followed with the wheel in an environment that has nothing else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import page
-from tests.docs.test_howto import TUTORIALS, follow_tutorial
+from tests.docs.test_howto import FRAMEWORKS, follow_tutorial, tutorial_with
 
 from .building import Built
 
@@ -16,13 +15,13 @@ from .building import Built
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize("framework", TUTORIALS)
-def test_a_tutorial_works_with_what_it_installs(
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_tutorial_works_with_what_it_installs(
     framework: str, built: Built, tmp_path: Path
 ) -> None:
     wheel = {"python3": sys.executable, "sa_jobqueue[": f"{built.wheel}["}
 
-    follow_tutorial(page(TUTORIALS[framework]), tmp_path, installing=True, replaced=wheel)
+    follow_tutorial(tutorial_with(framework), tmp_path, installing=True, replaced=wheel)
 
     assert len(list((tmp_path / "mailbox").iterdir())) == 2
     assert list(tmp_path.glob(".venv/lib/*/site-packages/sa_jobqueue/queue.py"))

@@ -1,4 +1,4 @@
-"""The promises of the README, and for each a mutant: the library with this promise broken.
+"""The promises of docs/promises.md, and for each a mutant: the library with this promise broken.
 
 `python -m tests.promises` breaks each promise in a copy of the checkout, and runs the tests that
 have to fail then.
@@ -25,7 +25,7 @@ class Edit:
 
 
 class Promise:
-    """A promise in the words of the README.
+    """A promise in the words of docs/promises.md.
 
     Args:
         tests: the tests that fail when it is broken, as pytest names them.
@@ -62,13 +62,13 @@ PROMISES = (
         ("tests/contract/worker/test_transactional.py",),
         Edit(
             "worker/handlers.py",
-            "if not lock_claim(writer, lane.mapping, fence):",
-            "if not lock_claim(writer, lane.mapping, fence) and not fence:",
+            "    return [in_hand for in_hand in jobs if in_hand.fence.identity in found]",
+            "    return [*jobs]",
         ),
         Edit(
             "worker/handlers.py",
             "            raise _Over(ArgumentError(CHANGED))",
-            "            return Ended.FINISHED",
+            "            return",
         ),
     ),
     Promise(
@@ -101,8 +101,8 @@ PROMISES = (
         ("tests/contract/claim/test_strategies.py",),
         Edit(
             "verbs/claim.py",
-            "Request(name, limit, rows, source)",
-            "Request(name, limit + 1, rows, source)",
+            "Request(name, limit, rows)",
+            "Request(name, limit + 1, rows)",
         ),
     ),
     Promise(
@@ -137,20 +137,14 @@ PROMISES = (
         "A slow worker keeps its jobs, unless you set `max_runtime`.",
         ("tests/contract/reap/test_reap.py",),
         Edit(
-            "verbs/reap.py",
-            "if state is OwnerState.UNKNOWN}",
-            "if state is not OwnerState.DEAD}",
+            "verbs/reap.py", "if state is OwnerState.UNKNOWN}", "if state is not OwnerState.DEAD}"
         ),
     ),
     Promise(
         "The owner of a claim is dead only if the server says so. If the server cannot tell, "
         "the claim's lease decides.",
         ("tests/contract/reap/test_reap.py",),
-        Edit(
-            "verbs/reap.py",
-            "if state is OwnerState.DEAD}",
-            "if state is not OwnerState.ALIVE}",
-        ),
+        Edit("verbs/reap.py", "if state is OwnerState.DEAD}", "if state is not OwnerState.ALIVE}"),
     ),
     Promise(
         "After a crash, `claimed_by()` returns the claims of an owner.",
@@ -166,8 +160,8 @@ PROMISES = (
         ("tests/contract/claim/test_claim.py",),
         Edit(
             "verbs/claim.py",
-            "            return self.claim_of(writer, strategy, request, taken, options)",
-            "            claimed = self.claim_of(writer, strategy, request, taken, options)\n"
+            "            return self._claim_of(writer, request, taken, options)",
+            "            claimed = self._claim_of(writer, request, taken, options)\n"
             "            session.commit()\n"
             "            return claimed",
         ),
@@ -185,27 +179,24 @@ PROMISES = (
         "`serial_by=` claims one job of each key at a time, in order.",
         ("tests/contract/serial/test_queues.py",),
         Edit(
-            "strategies/key_limits.py",
-            'KeyLimit(_columns(mapping, "serial_by", serial_by), 1, serial=True)',
-            'KeyLimit(_columns(mapping, "serial_by", serial_by), 2, serial=True)',
+            "strategies/spec.py",
+            'KeyLimit(key_columns(mapping, "serial_by", serial_by), 1, serial=True)',
+            'KeyLimit(key_columns(mapping, "serial_by", serial_by), 2, serial=True)',
         ),
     ),
     Promise(
         "`limit_by=` claims at most n jobs of each key at a time.",
         ("tests/contract/serial/test_queues.py",),
         Edit(
-            "strategies/key_limits.py",
-            'KeyLimit(_columns(mapping, "limit_by", key), most)',
-            'KeyLimit(_columns(mapping, "limit_by", key), most + 1)',
+            "strategies/spec.py",
+            'KeyLimit(key_columns(mapping, "limit_by", key), most)',
+            'KeyLimit(key_columns(mapping, "limit_by", key), most + 1)',
         ),
     ),
     Promise(
         '`strategy="held"` claims rows of any mapped class, and keeps the row lock as the claim '
         "until the transaction ends.",
-        (
-            "tests/contract/claim/test_strategies.py",
-            "tests/contract/claim/test_held_rows.py",
-        ),
+        ("tests/contract/claim/test_strategies.py", "tests/contract/claim/test_held_rows.py"),
         NO_ROW_LOCK,
         Edit(
             "strategies/held.py",
@@ -228,15 +219,15 @@ PROMISES = (
         ("tests/contract/named_locks/test_holders.py",),
         Edit(
             "owners/named_lock.py",
-            "self._locks().acquire(self.engine, self.name, deadline)",
-            'self._locks().acquire(self.engine, f"{self.name} {id(deadline)}", deadline)',
+            "self._database().acquire_lock(self.engine, self.name, deadline)",
+            'self._database().acquire_lock(self.engine, f"{self.name} {id(deadline)}", deadline)',
         ),
     ),
     Promise(
         "On an unknown or too old server, the first claim raises `UnsupportedDatabase`.",
         ("tests/contract/claim/test_look_alikes.py",),
         Edit(
-            "dialects/look_alikes.py",
+            "databases/registry.py",
             "    if product is not None:\n        raise UnsupportedDatabase(",
             "    if product is not None and not told:\n        raise UnsupportedDatabase(",
         ),

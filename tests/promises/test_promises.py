@@ -1,4 +1,4 @@
-"""The list of promises is that of the README, and each has a mutant and tests."""
+"""The list of promises is that of docs/promises.md, and each has a mutant and tests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tests.docs.markdown import ROOT, page, table
 from .promises import PROMISES
 
 
-def test_the_promises_are_those_of_the_readme() -> None:
-    promised = [row["promise"] for row in table(page("README.md"), "promise")]
+def test_the_promises_are_those_of_the_page() -> None:
+    promised = [row["promise"] for row in table(page("docs/promises.md"), "promise")]
 
     assert [promise.text for promise in PROMISES] == promised
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import JSON, Numeric, String, UniqueConstraint
@@ -12,6 +13,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, ScheduleMixin
 from sa_jobqueue.schedules import Schedules
+
+# Inner: no test waits until the garbage collector has found a queue.
+from sa_jobqueue.schedules.declared import _declarations
 
 
 class Base(DeclarativeBase):
@@ -79,6 +83,12 @@ SCHEDULES = Schedules(Base.metadata, name="report_schedules")
 def reports() -> JobQueue[Report]:
     """Make a queue that declares nothing yet."""
     return JobQueue(Report)
+
+
+def forget(*queues: JobQueue[Any]) -> None:
+    """End the processes of these queues, or of all here: what they declare ends with them."""
+    for queue in queues or [it for it in _declarations if it.entity.__module__ == __name__]:
+        _declarations.pop(queue, None)
 
 
 def ticks_of(session: Session, title: str = "r") -> list[datetime]:

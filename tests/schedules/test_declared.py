@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
@@ -13,7 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue
 from sa_jobqueue.schedules import Declared, ScheduleInfo
 
-from .models import SCHEDULES, Plain, Report, reports
+from .models import SCHEDULES, Plain, Report, forget, reports
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -28,7 +27,12 @@ def declare(session: Session, *queues: JobQueue[object]) -> Declared:
 
 def version(cron: str, revision: int, **values: str) -> JobQueue[object]:
     """Make the queue of a version of an application; the versions before it are over."""
-    gc.collect()  # a queue declares as long as it is there
+    forget()
+    return beside(cron, revision, **values)
+
+
+def beside(cron: str, revision: int, **values: str) -> JobQueue[object]:
+    """Make the queue of a version that runs beside the others."""
     queue: JobQueue[object] = reports()  # type: ignore[assignment]  # any job will do
     queue.every(cron, name="r", values={"title": "r", **values}, revision=revision)
     return queue
@@ -83,7 +87,7 @@ def test_what_is_no_longer_declared_is_reported_and_goes_on(
     declare(session, version(HOURLY, 1))
     SCHEDULES.add(session, "by hand", reports(), HOURLY, values={"title": "r"})
     plain: JobQueue[object] = JobQueue(Plain)
-    gc.collect()  # the process that declared it is over
+    forget()
 
     assert declare(session, plain) == Declared()  # another queue's
     queue: JobQueue[object] = reports()  # type: ignore[assignment]  # as above
@@ -122,7 +126,7 @@ def test_the_schedule_of_another_queue_is_not_taken_over(
     session: Session, caplog: pytest.LogCaptureFixture, revision: int
 ) -> None:
     declare(session, version(HOURLY, 1))  # by a process that is over
-    gc.collect()
+    forget()
     plain: JobQueue[object] = JobQueue(Plain)
     plain.every(DAILY, name="r", values={"title": "p"}, revision=revision)
 
@@ -138,13 +142,13 @@ def test_the_schedule_of_another_queue_is_not_taken_over(
 def test_two_queues_of_a_table_declare_different_schedules_or_other_names(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = version(HOURLY, 1), version(DAILY, 1)
+    one, other = version(HOURLY, 1), beside(DAILY, 1)
     other.every(DAILY, name="s", values={"title": "s"})
 
     assert declare(session, one) == Declared(added=("s",), refused=("r",))
     assert "two of the queues declare it: give one another name=" in caplog.text
-    del other
-    same = version(HOURLY, 1)
+    forget(other)
+    same = beside(HOURLY, 1)
     assert declare(session, one, same) == Declared(added=("r",), undeclared=("s",))
 
 
@@ -164,3 +168,22 @@ def test_of_two_versions_that_start_at_once_the_newer_is_in_the_table(
         waiting.result(10)
 
     assert (row(session).cron, row(session).revision) == (DAILY, 2)
+
+
+def test_a_schedule_ticks_in_each_of_several_databases_or_in_the_one_that_it_names(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget()
+    queue: JobQueue[object] = reports()  # type: ignore[assignment]  # any job will do
+    queue.every(HOURLY, name="everywhere")
+    queue.every(HOURLY, name="in eu", database="eu")
+
+    in_us = SCHEDULES.declare(session, [queue], database="us")
+    in_eu = SCHEDULES.declare(session, [queue], database="eu")
+    assert caplog.messages == []
+    without_name = SCHEDULES.declare(session, [queue])
+
+    assert (in_us.added, in_eu.added) == (("everywhere",), ("in eu",))
+    assert without_name.undeclared == ("in eu",)
+    assert "the schedules in eu are each declared for a database" in caplog.messages[0]
+    assert [info.name for info in SCHEDULES.all(session)] == ["everywhere", "in eu"]

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import URL, Engine, UpdateBase, event, select, text, update
+from sqlalchemy import URL, Engine, UpdateBase, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -17,7 +17,7 @@ from sa_jobqueue import utc_now
 from sa_jobqueue.schedules import Ran, ScheduleInfo, Schedules
 from tests.contract.worker.faults import transient
 from tests.models import Email
-from tests.support import make_engine
+from tests.support import heard, make_engine
 
 from .models import SCHEDULES, Base, Kind, Plain, Report, Typed, in_utc, reports, ticks_of
 
@@ -155,12 +155,8 @@ def test_an_error_that_ends_the_transaction_is_raised(
         if statement.startswith("INSERT"):
             raise error
 
-    event.listen(engine, "before_cursor_execute", fail)
-    try:
-        with pytest.raises(OperationalError):
-            run(session)
-    finally:
-        event.remove(engine, "before_cursor_execute", fail)
+    with heard(engine, "before_cursor_execute", fail), pytest.raises(OperationalError):
+        run(session)
     session.rollback()
 
     assert (row(session).next_tick, row(session).last_error) == (tick, None)

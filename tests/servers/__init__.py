@@ -16,18 +16,43 @@ process is killed; one that was found keeps running, without our databases.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import make_url
+
 from tests.servers.errors import ServerUnavailable
-from tests.servers.given import DATABASES, alias_of
-from tests.servers.search import PROVIDERS, provide, server_as_written
-from tests.servers.server import Origin, Server
+from tests.servers.given import DATABASES, alias_of, find_given
+from tests.servers.mariadb import MariaDB
+from tests.servers.mysql import MySQL
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.provider import Provider
+from tests.servers.server import Server
+from tests.servers.sqlite import SQLite
 
 __all__ = [
     "DATABASES",
     "PROVIDERS",
-    "Origin",
     "Server",
     "ServerUnavailable",
     "alias_of",
     "provide",
     "server_as_written",
 ]
+
+PROVIDERS: dict[str, Provider] = {
+    provider.name: provider for provider in (SQLite(), PostgreSQL(), MySQL(), MariaDB())
+}
+
+
+def provide(database: str, given: str | None = None) -> Server:
+    """Find, start or install a server; raise ServerUnavailable if none can be had."""
+    provider = PROVIDERS[database]
+    url = given or find_given(database)
+    return provider.given(url) if url else provider.search()
+
+
+def server_as_written(written: Mapping[str, Any]) -> Server:
+    """Read what :meth:`Server.written` wrote in another process; that one stops the server."""
+    fields = {**written, "url": make_url(written["url"])}
+    return PROVIDERS[written["database"]].server(**fields)

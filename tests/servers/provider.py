@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,10 +25,15 @@ class Provider(ABC):
     packages: ClassVar[tuple[str, ...]]
     package_way_out = "install its server (Debian: {packages}; as root the tests do it)"
 
-    @property
-    def places(self) -> tuple[Callable[[], Server], ...]:
-        """List the searches to make when no URL was given."""
-        return self.running, self.started, self.installed
+    def search(self) -> Server:
+        """Search every place, and collect the reasons why it has no server."""
+        reasons = []
+        for place in self.places():
+            try:
+                return place()
+            except NotHere as missing:
+                reasons.append(str(missing))
+        raise self.unavailable("; ".join(reasons))
 
     def given(self, url: str) -> Server:
         """Use the server that a person named, and no other."""
@@ -40,20 +45,12 @@ class Provider(ABC):
             raise self.unavailable(f"the URL given does not serve: {error}") from error
 
     @abstractmethod
+    def places(self) -> Iterable[Callable[[], Server]]:
+        """List the searches to make when no URL was given."""
+
     def at(self, url: URL) -> Server:
         """Use the server at a URL that is for this database."""
-
-    @abstractmethod
-    def running(self) -> Server:
-        """Use the server that answers on its standard port."""
-
-    @abstractmethod
-    def started(self) -> Server:
-        """Start a server from binaries on this machine."""
-
-    @abstractmethod
-    def installed(self) -> Server:
-        """Install packages, then start a server."""
+        return self.found(url, origin="given")
 
     @abstractmethod
     def version_of(self, url: URL) -> str:
@@ -84,19 +81,22 @@ class NetworkProvider(Provider):
     database: ClassVar[str]
     folder_query: ClassVar[str]
 
-    def at(self, url: URL) -> Server:
-        return self.found(url, origin="given")
+    def places(self) -> Iterable[Callable[[], Server]]:
+        return self.running, self.started, self.installed
 
     def running(self) -> Server:
+        """Use the server that answers on its standard port."""
         try:
             return self.found(self.url_at(self.port), origin="running")
         except NotHere as missing:
             raise NotHere(f"none runs on {LOCALHOST}:{self.port} ({missing})") from missing
 
     def started(self) -> Server:
+        """Start a server from binaries on this machine."""
         return self._start(origin="started")
 
     def installed(self) -> Server:
+        """Install packages, then start a server."""
         self.install()
         return self._start(origin="installed")
 

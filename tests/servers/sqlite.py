@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,17 +85,15 @@ class SQLite(Provider):
     def at(self, url: URL) -> Server:
         if url.database in (None, "", ":memory:"):
             raise NotHere("a database in memory cannot be shared by connections")
-        return self.found(url, origin="given")
+        return super().at(url)
 
-    def running(self) -> Server:
-        raise NotHere("SQLite has no server")
+    def places(self) -> Iterable[Callable[[], Server]]:
+        return (self.started,)
 
     def started(self) -> Server:
+        """Make a folder."""
         file = make_folder(self.name) / "admin.db"
         return self.found(URL.create("sqlite", database=str(file)), origin="started")
-
-    def installed(self) -> Server:
-        raise NotHere("SQLite comes with Python")
 
     def version_of(self, url: URL) -> str:
         return sqlite3.sqlite_version

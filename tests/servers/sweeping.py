@@ -11,9 +11,9 @@ import json
 import sys
 from collections.abc import Sequence
 
+from tests.servers import server_as_written
 from tests.servers.companion import Companion
 from tests.servers.given import REPOSITORY
-from tests.servers.search import server_as_written
 from tests.servers.server import Server
 
 

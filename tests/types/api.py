@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, assert_type
+from typing import TYPE_CHECKING, Any, assert_type
 
 from sqlalchemy import Engine, Row, String, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
@@ -33,7 +33,6 @@ from sa_jobqueue import (
     JobStatus,
     OwnerState,
     PriorityMixin,
-    QueueColumns,
     RetryMixin,
     RoundMixin,
     ScheduleMixin,
@@ -54,7 +53,7 @@ from sa_jobqueue import (
     round_progress,
     start_round,
     stats,
-    waiting_time,
+    wait,
     with_fence,
 )
 from sa_jobqueue import asyncio as aio
@@ -83,6 +82,16 @@ from sa_jobqueue.control import (
 # Inner: a user names the types of results in annotations alone.
 from sa_jobqueue.counts import QueueStats
 from sa_jobqueue.events import Event, HistoryTable, history_table, listens_for
+from sa_jobqueue.groups import (
+    Group,
+    GroupMixin,
+    GroupProgress,
+    WaitingMixin,
+    add_to_group,
+    after,
+    group_progress,
+    recount,
+)
 from sa_jobqueue.rounds import RoundProgress
 from sa_jobqueue.schedules import Ran, Schedules
 from sa_jobqueue.tasks import TaskMixin, TaskQueue
@@ -114,11 +123,14 @@ class Order(
     status: Mapped[str] = mapped_column(String(10))
 
 
-@JobMixin.renamed(status="job_status", owner="job_owner")
-class ParcelJob(QueueColumns):
-    job_status: Mapped[str]
-    job_owner: Mapped[str | None]
-    owner_date: Mapped[datetime | None]
+if TYPE_CHECKING:
+
+    class ParcelJob:
+        job_status: Mapped[str]
+        job_owner: Mapped[str | None]
+        owner_date: Mapped[datetime | None]
+else:
+    ParcelJob = JobMixin.named(status="job_status", owner="job_owner")
 
 
 class Parcel(ParcelJob, Base):
@@ -194,7 +206,7 @@ def finish(session: Session, email: Email, emails: list[Email]) -> None:
     assert_type(fence_of(email), Fence)
     assert_type(with_fence(email, fence_of(email)), Email)
     assert_type(cancel(session, emails), list[Any])
-    assert_type(waiting_time(session, emails[0]), timedelta | None)
+    assert_type(wait(engine, emails[0], timeout=timedelta(seconds=1)), Email | None)
     assert_type(retry(session, emails), list[Any])
 
 
@@ -230,8 +242,8 @@ def renamed_and_typed(session: Session) -> None:
 # Queues and workers
 
 OUTBOX = JobQueue(Email, Email.recipient.like("a%"), lease=timedelta(minutes=5))
-IN_ORDER = JobQueue(Email, serial_by=Email.recipient, on_retry="skip")
-FEW = JobQueue(Email, serial_by=(Email.id, Email.recipient), limit_by={Email.recipient: 3})
+IN_ORDER = JobQueue(Email, serial_by=Email.recipient)
+FEW = JobQueue(Email, limit_by={(Email.id, Email.recipient): 3})
 
 
 def squares(attempts: int) -> timedelta:
@@ -289,6 +301,19 @@ def book(session: Session, email: Email) -> Retry | None:
     assert_type(job_context(), JobContext)
     session.add(email)
     return None
+
+
+BATCHES = JobQueue(Email, listen="new_email")
+
+
+@BATCHES.handler(batch=100, timeout=timedelta(minutes=1))
+def send_many(emails: list[Email]) -> dict[Email, Retry | Cancel | Exception]:
+    return {email: Retry() for email in emails if email.attempts > 1}
+
+
+@JobQueue(Email).handler(batch=100, transactional=True)
+async def book_many(session: AsyncSession, emails: list[Email]) -> None:
+    session.add_all(emails)
 
 
 def work(engine: Engine) -> None:
@@ -360,7 +385,7 @@ def signals(session: Session, email: Email) -> None:
 AWAITED = aio.AsyncJobQueue(OUTBOX)
 
 
-async def consume_awaiting(session: AsyncSession, replica: AsyncSession) -> None:
+async def consume_awaiting(session: AsyncSession) -> None:
     where = Email.recipient.like("a%")
     emails = await aio.claim(session, Email, where, owner="mailer-1", limit=100)
     assert_type(emails, Claim[Email])
@@ -369,15 +394,13 @@ async def consume_awaiting(session: AsyncSession, replica: AsyncSession) -> None
     assert_type(await aio.cancel(session, emails), list[Any])
     assert_type(await aio.start_round(session, Email, Email.priority < 3, chunk=50), int)
     assert_type(AWAITED, aio.AsyncJobQueue[Email])
-    source = replica.sync_session
-    emails = await AWAITED.claim(session, owner="mailer-1", candidates_from=source)
+    emails = await AWAITED.claim(session, owner="mailer-1")
     assert_type(emails, Claim[Email])
     assert_type(await AWAITED.claim_rows(session, owner="mailer-1"), Claim[Row[Any]])
     assert_type(await AWAITED.reap(session, limit=5), Reaped)
     assert_type(await AWAITED.turn(session, emails, owner="mailer-1", limit=10), Claim[Any])
     assert_type(await AWAITED.fail(session, emails, error="no", retry_in=timedelta(1)), None)
     assert_type(await AWAITED.cancel(session, emails), list[Email])
-    assert_type(await AWAITED.waiting_time(session, emails[0]), timedelta | None)
 
 
 async def look_awaiting(session: async_scoped_session[AsyncSession]) -> None:
@@ -498,3 +521,25 @@ def enqueue_tasks(session: Session, awaited: AsyncSession) -> None:
     assert_type(fetch.result(page), bytes)
     CALLS.queue.enqueue(session, [send_invoice.values(n) for n in range(3)])
     Worker(engine, CALLS).run()
+
+
+class Member(GroupMixin, JobMixin, Base):
+    __tablename__ = "member"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Sum(WaitingMixin, GroupMixin, JobMixin, Base):
+    __tablename__ = "sum"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+async def group(session: Session, awaited: AsyncSession) -> None:
+    found = after(session, [Member(), Member()], then=Sum(), on_failure="cancel")
+    assert_type(found, Group)
+    assert_type(Member().group_id, int | None)
+    add_to_group(session, found, [Member()])
+    progress = group_progress(session, found)
+    assert_type(progress, GroupProgress)
+    assert_type(progress.settled_at, datetime | None)
+    assert_type(recount(session, Member), list[Group])
+    assert_type(await awaited.run_sync(after, [Member()], Sum()), Group)

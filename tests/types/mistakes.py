@@ -31,7 +31,6 @@ async def mistakes_awaiting(engine: AsyncEngine, session: AsyncSession) -> None:
     await aio.claim(session, Email, owner="w", limit="ten")  # type: ignore[arg-type]
     await aio.complete(session)  # type: ignore[call-arg]
     await AWAITED.claim(session, owner=1.5)  # type: ignore[arg-type]
-    await AWAITED.claim(session, owner="w", candidates_from=session)  # type: ignore[arg-type]
     await AWAITED.fail(session, retry_in=5)  # type: ignore[call-arg, arg-type]
     await session.run_sync(PARCELS.signal, 5)  # type: ignore[call-arg]  # and the status?
     claim(session, Email, owner="w")  # type: ignore[arg-type]  # JobQueue takes a Session
@@ -52,6 +51,7 @@ def mistakes(session: Session, order: Order) -> None:
     claim(session, Email, "w")  # type: ignore[arg-type]  # owner= has its name
     fail(session, order, retry_in=5)  # type: ignore[arg-type]
     JobQueue(Email, lease=60)  # type: ignore[arg-type]
+    JobQueue(Email).handler(batch=9)(send)  # type: ignore[arg-type]  # it gets a list
     JobQueue(Email, limit_by=3)  # type: ignore[arg-type]
     OUTBOX.stats(session, Email)  # type: ignore[call-arg]  # a queue knows its class
     claim_statements("Email", dialect="sqlite")  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ SELECT email.id, email.recipient, email.subject, email.status, email.owner, emai
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT email.id AS sa_jobqueue_0, CAST(email.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (email.id BETWEEN -2147483648 AND 2147483647) THEN CAST(email.id AS INTEGER) ELSE hash_record(row(email.id)) END AS sa_jobqueue_2
     FROM email
-    WHERE email.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE email.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY email.status, email.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
@@ -177,7 +177,7 @@ SELECT email.id, email.recipient, email.subject, email.status, email.owner, emai
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT email.id AS sa_jobqueue_0, CAST(email.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (email.id BETWEEN -2147483648 AND 2147483647) THEN CAST(email.id AS INTEGER) ELSE hash_record(row(email.id)) END AS sa_jobqueue_2
     FROM email
-    WHERE email.status IN ('unclaimed', 'unclaimed') AND email.recipient LIKE :recipient_1 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE email.status IN ('unclaimed', 'unclaimed') AND email.recipient LIKE :recipient_1 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY email.status, email.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT email.id, email.recipient, email.subject, email.status, email.owner, email.owner_date
@@ -339,7 +339,7 @@ SELECT task.priority
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT task.id AS sa_jobqueue_0, CAST(task.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (task.id BETWEEN -2147483648 AND 2147483647) THEN CAST(task.id AS INTEGER) ELSE hash_record(row(task.id)) END AS sa_jobqueue_2
     FROM task
-    WHERE task.status = 'unclaimed' AND task.run_at <= statement_timestamp() AND task.priority = :sa_jobqueue_priority AND task.status LIKE 'unclaimed' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE task.status = 'unclaimed' AND task.run_at <= statement_timestamp() AND task.priority = :sa_jobqueue_priority AND task.status LIKE 'unclaimed' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY task.run_at, task.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT task.id, task.name, task.touched, task.status, task.owner, task.owner_date, task.priority, task.run_at, task.attempts, task.max_attempts, task.last_error
@@ -534,7 +534,7 @@ SELECT pair.priority
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2, sa_jobqueue_candidates.sa_jobqueue_3
     FROM (SELECT pair."left" AS sa_jobqueue_0, pair."right" AS sa_jobqueue_1, CAST(pair.tableoid AS INTEGER) AS sa_jobqueue_2, hash_record(row(pair."left", pair."right")) AS sa_jobqueue_3
     FROM pair
-    WHERE pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp() AND pair.priority = :sa_jobqueue_priority AND pair.status LIKE 'unclaimed' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE pair.status = 'unclaimed' AND pair.run_at <= statement_timestamp() AND pair.priority = :sa_jobqueue_priority AND pair.status LIKE 'unclaimed' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY pair.run_at, pair."left", pair."right" LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_2, sa_jobqueue_candidates.sa_jobqueue_3) LIMIT :sa_jobqueue_limit;
 SELECT pair."left", pair."right", pair.status, pair.owner, pair.owner_date, pair.priority, pair.run_at
@@ -703,7 +703,7 @@ SELECT message.id, message.channel, message.message_status, message.sequence, me
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT message.id AS sa_jobqueue_0, CAST(message.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (message.id BETWEEN -2147483648 AND 2147483647) THEN CAST(message.id AS INTEGER) ELSE hash_record(row(message.id)) END AS sa_jobqueue_2
     FROM message
-    WHERE message.message_status = 'unsent' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE message.message_status = 'unsent' AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY message.sequence DESC, message.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT message.id, message.channel, message.message_status, message.sequence, message.owner, message.owner_date
@@ -830,7 +830,7 @@ SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, anim
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT dog.id AS sa_jobqueue_0, CAST(animal.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (dog.id BETWEEN -2147483648 AND 2147483647) THEN CAST(dog.id AS INTEGER) ELSE hash_record(row(dog.id)) END AS sa_jobqueue_2
     FROM animal JOIN dog ON animal.id = dog.id
-    WHERE animal.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE animal.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY animal.status, animal.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT dog.id, animal.id AS id_1, animal.kind, animal.status, animal.owner, animal.owner_date, dog.trick
@@ -968,7 +968,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT visit.id AS sa_jobqueue_0, CAST(visit.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (visit.id BETWEEN -2147483648 AND 2147483647) THEN CAST(visit.id AS INTEGER) ELSE hash_record(row(visit.id)) END AS sa_jobqueue_2
     FROM visit
-    WHERE visit.status = 'unclaimed' AND visit.round BETWEEN :round_1 AND :round_1 AND visit.region = :region_1 AND (visit.status, visit.round) >= ('unclaimed', :round_1) AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE visit.status = 'unclaimed' AND visit.round BETWEEN :round_1 AND :round_1 AND visit.region = :region_1 AND (visit.status, visit.round) >= ('unclaimed', :round_1) AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY visit.round, visit.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
@@ -1104,7 +1104,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT visit.id AS sa_jobqueue_0, CAST(visit.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (visit.id BETWEEN -2147483648 AND 2147483647) THEN CAST(visit.id AS INTEGER) ELSE hash_record(row(visit.id)) END AS sa_jobqueue_2
     FROM visit
-    WHERE visit.status = 'unclaimed' AND visit.region = :region_1 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE visit.status = 'unclaimed' AND visit.region = :region_1 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY visit.round, visit.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
@@ -1232,7 +1232,7 @@ SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visi
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT visit.id AS sa_jobqueue_0, CAST(visit.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (visit.id BETWEEN -2147483648 AND 2147483647) THEN CAST(visit.id AS INTEGER) ELSE hash_record(row(visit.id)) END AS sa_jobqueue_2
     FROM visit
-    WHERE visit.status = 'unclaimed' AND visit.round BETWEEN :round_1 AND :round_1 AND visit.region = USER AND (visit.status, visit.round) >= ('unclaimed', :round_1) AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE visit.status = 'unclaimed' AND visit.round BETWEEN :round_1 AND :round_1 AND visit.region = USER AND (visit.status, visit.round) >= ('unclaimed', :round_1) AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY visit.round, visit.id LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT visit.id, visit.region, visit.status, visit.owner, visit.owner_date, visit.round
@@ -1360,7 +1360,7 @@ SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT ticket.number AS sa_jobqueue_0, CAST(ticket.tableoid AS INTEGER) AS sa_jobqueue_1, CASE WHEN (ticket.number BETWEEN -2147483648 AND 2147483647) THEN CAST(ticket.number AS INTEGER) ELSE hash_record(row(ticket.number)) END AS sa_jobqueue_2
     FROM ticket
-    WHERE ticket.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE ticket.status IN ('unclaimed', 'unclaimed') AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY ticket.status, ticket.number LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT ticket.number, ticket.status, ticket.owner, ticket.owner_date
@@ -1508,8 +1508,8 @@ UPDATE email SET status='claimed', owner=:sa_jobqueue_owner, owner_date=(strftim
     RETURNING id, recipient, subject, status, owner, owner_date;
 
 -- strict order | postgresql | auto
-SELECT sa_jobqueue_settings.keeps_snapshot, set_config('lock_timeout', CASE WHEN (sa_jobqueue_settings.lock_timeout = '0') THEN '50000' ELSE sa_jobqueue_settings.lock_timeout END, true) AS set_config_1, CASE WHEN NOT sa_jobqueue_settings.keeps_snapshot THEN pg_advisory_xact_lock(7303, CAST(CAST(CAST('email' AS regclass) AS oid) AS integer)) END AS anon_1, set_config('lock_timeout', sa_jobqueue_settings.lock_timeout, true) AS set_config_2
-    FROM (SELECT current_setting('lock_timeout') AS lock_timeout, current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AS keeps_snapshot LIMIT ALL OFFSET 0) AS sa_jobqueue_settings;
+SELECT keeps_snapshot, set_config('lock_timeout', CASE own WHEN '0' THEN '50000' ELSE own END, true), CASE WHEN NOT keeps_snapshot THEN pg_advisory_xact_lock(7303, CAST(CAST(CAST('email' AS regclass) AS oid) AS integer)) END AS anon_1, set_config('lock_timeout', own, true)
+    FROM (SELECT current_setting('lock_timeout') AS own, current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AS keeps_snapshot OFFSET 0) AS sa_jobqueue_settings;
 SELECT email.id
     FROM email
     WHERE email.status IN ('unclaimed', 'unclaimed')
@@ -1567,7 +1567,7 @@ UPDATE email FORCE INDEX (PRIMARY) SET status='claimed', owner=:sa_jobqueue_owne
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT guest.name AS sa_jobqueue_0, CAST(guest.tableoid AS INTEGER) AS sa_jobqueue_1, hash_record(row(guest.name)) AS sa_jobqueue_2
     FROM guest
-    WHERE guest.seats > :seats_1 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid() LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
+    WHERE guest.seats > :seats_1 AND current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END)) LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT guest.name, guest.seats
     FROM guest
@@ -1577,7 +1577,7 @@ SELECT guest.name, guest.seats
 SELECT sa_jobqueue_candidates.sa_jobqueue_0, sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2
     FROM (SELECT guest.name AS sa_jobqueue_0, CAST(guest.tableoid AS INTEGER) AS sa_jobqueue_1, hash_record(row(guest.name)) AS sa_jobqueue_2
     FROM guest
-    WHERE current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND coalesce(:sa_jobqueue_backend, pg_backend_pid()) = pg_backend_pid()
+    WHERE current_setting(:current_setting_1) IN ('read committed', 'read uncommitted') AND (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END) = coalesce(:sa_jobqueue_backend, (SELECT CASE WHEN version() ~ 'PGlite' THEN 0 ELSE pg_backend_pid() END))
     ORDER BY guest.seats DESC, guest.name LIMIT ALL OFFSET 0) AS sa_jobqueue_candidates
     WHERE pg_try_advisory_lock(sa_jobqueue_candidates.sa_jobqueue_1, sa_jobqueue_candidates.sa_jobqueue_2) LIMIT :sa_jobqueue_limit;
 SELECT guest.name, guest.seats

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import DateTime
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sa_jobqueue import JobQueue, UnsupportedDatabase, claim_statements
+from sa_jobqueue import JobQueue, claim_statements
 from tests.models import Email, Pair
 from tests.unit.mapping import dialect
 from tests.unit.sql import Base, Guest, cases, claim_sql, compiled, written
@@ -67,13 +67,6 @@ def test_a_mark_names_the_status_that_it_leaves() -> None:
     ("entity", "alias", "version", "strategy", "words"),
     [
         (Pair, "postgresql", (17, 0), "advisory", 'hash_record(row(pair."left", pair."right"))'),
-        (
-            Pair,
-            "postgresql",
-            (13, 0),
-            "advisory",
-            'hashtext(CAST(row(pair."left", pair."right") AS VARCHAR))',
-        ),
         (Guest, "postgresql", (17, 0), "advisory", "hash_record(row(guest.name))"),
         (
             JobQueue(Email, strict_order=True),
@@ -93,10 +86,3 @@ def test_other_versions_of_a_server_are_asked_in_their_own_way(
 
     text = ";".join(str(statement.compile(dialect=server)) for statement in statements)
     assert words in " ".join(text.split())
-
-
-def test_a_key_whose_text_is_not_always_the_same_needs_a_server_that_hashes_values() -> None:
-    server = dialect("postgresql", 13, 9)
-
-    with pytest.raises(UnsupportedDatabase, match=r"before PostgreSQL 14 only .* upgrade"):
-        claim_statements(Concert, dialect=server, strategy="advisory")

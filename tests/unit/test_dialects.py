@@ -43,7 +43,7 @@ def statements(server: Any, strategy: str) -> list[str]:
 @pytest.mark.parametrize(
     ("served", "strategy"),
     [
-        (server("postgresql", 13), "skip_locked"),
+        (server("postgresql", 14), "skip_locked"),
         (server("postgresql", 17, 2), "skip_locked"),
         (server("mysql", 5, 7, 44), "update_then_select"),
         (server("mysql", 8, 0, 0), "update_then_select"),
@@ -69,7 +69,7 @@ def no_strategy(strategy: str) -> str:
 @pytest.mark.parametrize(
     ("served", "strategy", "words"),
     [
-        (server("postgresql", 12, 22), "auto", r"PostgreSQL 12\.22 .* PostgreSQL 13 or later"),
+        (server("postgresql", 13, 22), "auto", r"PostgreSQL 13\.22 .* PostgreSQL 14 or later"),
         (server("mysql", 5, 6, 51), "auto", r"MySQL 5\.6\.51 is too old.* MySQL 5\.7 or later"),
         (server("mariadb", 10, 2, 44), "auto", r"MariaDB 10\.2\.44 .* MariaDB 10\.3 or later"),
         (server("sqlite", 3, 34, 1), "auto", r"3\.34\.1 is too old.* 3\.35 .*Upgrade the server"),

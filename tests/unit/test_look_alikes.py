@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 # Inner: a rule about texts of servers that no test has.
-from sa_jobqueue.dialects.look_alikes import look_alike
+from sa_jobqueue.databases import look_alike
 
 OF_POSTGRESQL = {
     "PostgreSQL 15.12-YB-2.25.2.0-b0 on x86_64-pc-linux-gnu, compiled by clang": "YugabyteDB",
     "PostgreSQL 14.4 (Cloudberry Database 1.6.0 build dev) on x86_64-pc-linux-gnu": "Cloudberry",
     "PostgreSQL 13.14.0-RisingWave-2.0.0 (c4c7f5d)": "RisingWave",
     "PostgreSQL 13.3, compiled by Visual C++ build 1914, 64-bit, QuestDB": "QuestDB",
+    "PostgreSQL 18.6 (PGlite 0.5.14) on wasm32-unknown-emscripten, compiled by emcc": "PGlite",
     "CockroachDB CCL v23.1.11 (x86_64-pc-linux-gnu, built 2023/09/27)": "CockroachDB",
     "PostgreSQL 16.1-Unheard-3.2 on x86_64-pc-linux-gnu": "Unheard",
 }

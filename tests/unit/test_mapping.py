@@ -17,7 +17,6 @@ from sa_jobqueue import (
     JobMixin,
     JobQueue,
     PriorityMixin,
-    QueueColumns,
     RetryMixin,
     RoundMixin,
     ScheduleMixin,
@@ -365,19 +364,3 @@ def test_the_subclasses_of_an_abstract_concrete_base_are_queues() -> None:
     assert_queue(JobQueue(Manager).mapping.table)
     with pytest.raises(ArgumentError, match="Staff is mapped to a query: claim the class of a t"):
         claim_statements(Staff, dialect="sqlite")
-
-
-# Renamed mixins with types
-
-
-def test_a_renamed_mixin_with_annotations_is_the_same_as_a_named_one() -> None:
-    @JobMixin.renamed(status="job_status", owner="job_owner")
-    class ParcelJob(QueueColumns):
-        job_status: Mapped[str]
-        job_owner: Mapped[str | None]
-
-    named = JobMixin.named(status="job_status", owner="job_owner")
-    parcel, twin = (map_job(mixin, status=number()) for mixin in (ParcelJob, named))
-
-    assert list(map(repr, parcel.__table__.c)) == list(map(repr, twin.__table__.c))
-    assert indexes(parcel.__table__) == indexes(twin.__table__)

@@ -17,12 +17,11 @@ from sa_jobqueue import (
     JobMixin,
     JobQueue,
     PriorityMixin,
-    QueueColumns,
     RetryMixin,
     RoundMixin,
     ScheduleMixin,
 )
-from tests.models import Account
+from tests.models import Account, Email
 from tests.unit.mapping import map_job
 
 
@@ -63,18 +62,6 @@ def with_a_table_of_rounds() -> Any:
     return map_job(JobMixin, RoundMixin, metadata=guest.metadata)
 
 
-def annotated_otherwise() -> Any:
-    @JobMixin.renamed(status="job_status")
-    class JobTypo(QueueColumns):
-        job_stauts: Mapped[str]
-
-
-def with_the_old_names() -> Any:
-    @JobMixin.renamed(status="job_status")
-    class Both(JobMixin):
-        pass
-
-
 def renamed(role: str, type_: Any) -> Any:
     return map_job(JobMixin, PriorityMixin, **{role: mapped_column("other", type_)})
 
@@ -111,6 +98,7 @@ NAMES = r"__queue_args__\['(order_by|equality)'\] names '.*of Job"
 STRINGS = r"\['(order_by|equality|ready)'\] takes names, as strings"
 TWICE = "one word for two statuses"
 NO_STATUS = "cannot be a status"
+NO_WORDS = ["", "a" * 65, "it's", 'a"b', "50%", "a\\b", "a\nb", "a\n", " a", "-a", ":a", "é", "a;b"]
 NO_CLASS = "is not a mapped class"
 
 STATES = Enum("unclaimed", "claimed", name="states")
@@ -168,13 +156,10 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: map_job(JobMixin, RetryMixin, last_error=mapped_column("why", String(99))),
         r"Job\.last_error is .*99.*, but last_error needs",
     ),
-    # named() and renamed()
+    # named()
     (lambda: JobMixin.named(state="x"), r"JobMixin has no column 'state'.* status, owner, own"),
     (lambda: JobMixin.named(status="x", owner="x"), "one name to two columns"),
     (lambda: JobMixin.named(status="owner"), "one name to two columns"),
-    (lambda: JobMixin.renamed(state="job_state"), "JobMixin has no column 'state' to name"),
-    (annotated_otherwise, "JobTypo has .*, and annotates job_stauts"),
-    (with_the_old_names, r"whose only base is QueueColumns.* has JobMixin"),
     # __queue_args__
     (lambda: with_args(leese=5), r"no option 'leese'.* equality, ready, .*lease"),
     (lambda: with_args(order_by=["nope"]), NAMES),
@@ -184,8 +169,9 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: with_args(equality=[5]), STRINGS),
     (lambda: with_args(ready=[5]), STRINGS),
     (lambda: with_args(order_by=["weight down"]), r"should be .* followed by ' desc'"),
-    (lambda: with_args(ready=["it's"]), NO_STATUS),
     (lambda: with_args(names={"unclaimed": "it's"}), NO_STATUS),
+    *((lambda word=word: with_args(ready=[word]), NO_STATUS) for word in NO_WORDS),
+    *((lambda word=word: JobQueue(Email, during=word), NO_STATUS) for word in (*NO_WORDS, 5, None)),
     (lambda: with_args(names={"unclaimed": 5}), NO_STATUS),
     (lambda: with_args(names={"ready": "unsent"}), r"is not a valid JobStatus.* unclaimed, clai"),
     (lambda: with_args(names={"unclaimed": "done"}), TWICE),

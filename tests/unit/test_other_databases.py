@@ -6,11 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from sqlalchemy import create_engine
+
+from sa_jobqueue import UnsupportedDatabase
+from sa_jobqueue.doctor import examine
+from tests.models import Email
+
 INVENTED = '''
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.ext.compiler import compiles
 
-from sa_jobqueue.dialects import Database, utc_now
+from sa_jobqueue.databases import Database, utc_now
 
 
 class Dialect(SQLiteDialect_pysqlite):
@@ -91,3 +98,43 @@ def test_a_package_for_another_database_only_has_to_be_installed(tmp_path: Path)
     refused = run(tmp_path).stderr
     assert "does not know the database 'invented'" in refused
     assert "entry point 'invented' of the group 'sa_jobqueue.databases'" in refused
+
+
+def test_the_doctor_refuses_a_database_that_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.databases.sqlite.SQLite.title", "Unheard")
+
+    with pytest.raises(UnsupportedDatabase, match=r"plans of Unheard .* PostgreSQL, MySQL"):
+        examine(create_engine("sqlite://"), Email)
+
+
+CREATING = """
+import sys
+from sqlalchemy.engine.url import make_url
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.schema import CreateTable
+from sa_jobqueue import JobMixin, ScheduleMixin
+
+class Base(DeclarativeBase): pass
+
+class Email(JobMixin, ScheduleMixin, Base):
+    __tablename__ = "email"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+for name in ("postgresql", "mysql", "sqlite"):
+    print(CreateTable(Email.__table__).compile(dialect=make_url(f"{name}://").get_dialect()()))
+files = {"postgresql", "innodb", "sqlite", "sqlite_lock_files", "watched_connection"}
+print("loaded", sorted(files & {name.rpartition(".")[2] for name in sys.modules if "jobq" in name}))
+"""
+
+
+def test_a_table_is_created_by_the_clock_of_a_database_whose_file_is_not_loaded() -> None:
+    command = [sys.executable, "-c", CREATING]
+    path = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
+
+    created = subprocess.run(command, env=path, capture_output=True, text=True)
+
+    for clock in ("statement_timestamp()", "UTC_TIMESTAMP(6)", "strftime("):
+        assert f"DEFAULT ({clock}" in created.stdout.replace("DEFAULT s", "DEFAULT (s")
+    assert created.stdout.rstrip().endswith("loaded []")

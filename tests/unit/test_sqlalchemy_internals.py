@@ -40,6 +40,7 @@ DOCUMENTED = {
     "sqlalchemy.exc",
     "sqlalchemy.ext.asyncio",
     "sqlalchemy.ext.compiler",
+    "sqlalchemy.ext.horizontal_shard",
     "sqlalchemy.orm",
     "sqlalchemy.orm.exc",
     "sqlalchemy.pool",
@@ -57,6 +58,7 @@ DOCUMENTED_NAMES = {
     "Result",
     "instance_dict",
     "instance_state",
+    "set_attribute",
     "set_committed_value",
 }
 

@@ -108,7 +108,7 @@ def test_a_verb_has_the_same_parameters_when_it_is_awaited(awaited: Any, verb: s
 
 
 def test_sa_jobqueue_asyncio_exports_the_verbs_and_what_is_beside_them() -> None:
-    beside = {"AsyncJobQueue", "AsyncWorker", "advisory_session", "start_round"}
+    beside = {"AsyncJobQueue", "AsyncWorker", "advisory_session", "start_round", "wait"}
 
     assert set(sa_asyncio.__all__) == {*VERBS, *NO_VERBS, *beside}
 

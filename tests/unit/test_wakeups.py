@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-# Inner: the figures of docs/wake-ups.md are too short to be measured.
+# Inner: the figures of docs/internals/wake-ups.md are too short to be measured.
 from sa_jobqueue.wakeups import watcher
 from sa_jobqueue.wakeups.watcher import Alarm, Pace
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, StrEnum
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import ArgumentError, JobMixin, JobQueue, RetryMixin
@@ -80,13 +81,13 @@ def test_a_graph_in_which_jobs_would_get_stuck_is_refused_at_its_first_use(
         _ = declared.steps
 
 
-def test_every_first_use_checks_the_graph(engine: Engine) -> None:
+def test_every_first_use_checks_the_graph() -> None:
     declared = workflow(CUT, DRILL)
     step = declared.step("drilled", during="packing", then="nowhere")(work)
 
     for use in (
-        lambda: Worker(engine, declared),
-        lambda: Worker(engine, step),
+        lambda: worker(declared),
+        lambda: worker(step),
         lambda: step.queue,
         declared.diagram,
         lambda: declared.arrows,
@@ -95,53 +96,6 @@ def test_every_first_use_checks_the_graph(engine: Engine) -> None:
     ):
         with pytest.raises(ArgumentError, match="'nowhere'"):
             use()
-
-
-@pytest.fixture
-def engine() -> Engine:
-    return create_engine("sqlite://")
-
-
-def test_a_step_that_the_indexes_do_not_serve_says_what_to_write() -> None:
-    declared = workflow(CUT, DRILL, PACK, entity=Email)
-
-    with pytest.raises(ArgumentError) as raised:
-        _ = declared.steps
-
-    assert "'ready': ['cut', 'drilled'], 'during': ['drilling', 'packing']" in str(raised.value)
-    assert "Email.__queue_args__" in str(raised.value)
-
-
-def test_signals_and_enums_that_lead_nowhere_are_refused() -> None:
-    declared = workflow(("unclaimed", "claimed", "away"))
-    declared.waiting("away", signals="back")
-
-    with pytest.raises(ArgumentError, match="name all signals of a status in one declaration"):
-        declared.waiting("away", signals="gone")
-    with pytest.raises(ArgumentError, match="a signal in 'away' leads to 'back'"):
-        _ = declared.steps
-    with pytest.raises(ArgumentError, match="'drilled' is no member of P"):
-        workflow(CUT, DRILL, statuses=P)
-    for given in (Enum("E", "A B"), ["cut"], "cut"):
-        with pytest.raises(ArgumentError, match="takes a str enum"):
-            Workflow(Part, given)  # type: ignore[arg-type]  # what is refused
-
-
-@pytest.mark.parametrize(
-    ("declare", "taken"),
-    [
-        (lambda declared: declared.waiting("cut", signals="done"), "cut"),
-        (lambda declared: declared.step("end", during="packing", then="done")(work), "packing"),
-    ],
-)
-def test_later_declarations_are_checked_too(declare: Any, taken: str) -> None:
-    declared = workflow(CUT, DRILL, PACK)
-    assert declared.steps
-
-    declare(declared)
-
-    with pytest.raises(ArgumentError, match=f"'{taken}' cannot be the status both"):
-        _ = declared.steps
 
 
 # -- an enum of the user's --------------------------------------------------
@@ -154,6 +108,57 @@ class P(StrEnum):
     DRILLING = "drilling"
     SCRAP = "scrap"
     LOST = "lost"
+
+
+def away(signal: str) -> Workflow[Any]:
+    """Declare a step after which a job waits for a signal."""
+    declared = workflow(("unclaimed", "claimed", "away"))
+    declared.waiting("away", signals=signal)
+    return declared
+
+
+def later(declare: Callable[[Workflow[Any]], object]) -> Workflow[Any]:
+    """Declare more after the first use."""
+    declared = workflow(CUT, DRILL, PACK)
+    assert declared.steps
+    declare(declared)
+    return declared
+
+
+def worker(given: Any, handler: Any = None) -> Any:
+    return Worker(create_engine("sqlite://"), given, handler)
+
+
+END = {"during": "packing", "then": "done"}
+NEEDS, NO_ENUM = "needs JobQueues, or steps of a workflow", "takes a str enum"
+NOT_SERVED = (
+    r"'ready': \['cut', 'drilled'\], 'during': \['drilling', 'packing'\] in Email.__queue_args__"
+)
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (lambda: workflow(CUT, DRILL, PACK, entity=Email).steps, NOT_SERVED),
+        (lambda: away("back").waiting("away", signals="gone"), "all signals of a status in one"),
+        (lambda: away("back").steps, "a signal in 'away' leads to 'back'"),
+        (lambda: workflow(CUT, DRILL, statuses=P), "'drilled' is no member of P"),
+        *((lambda it=it: Workflow(Part, it), NO_ENUM) for it in (Enum("E", "A B"), ["cut"], "cut")),
+        (lambda: later(lambda it: it.waiting("cut", signals="done")).steps, "'cut' cannot be the"),
+        (lambda: later(lambda it: it.step("end", **END)(work)).steps, "'packing' cannot be the st"),
+        (lambda: worker(JobQueue(Part)), "has no handler: declare one with @queue.handler"),
+        (lambda: worker(workflow(CUT, DRILL, PACK), work), "steps have their own"),
+        (lambda: worker([]), NEEDS),
+        (lambda: worker([work]), NEEDS),
+        (lambda: worker(Part), r"for a class, write JobQueue\(Class\)"),
+        (lambda: worker([JobQueue(Part)], work), "with one queue that has none"),
+    ],
+)
+def test_what_leads_nowhere_or_is_no_work_is_refused(
+    refused: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        refused()
 
 
 # -- steps ------------------------------------------------------------------
@@ -216,24 +221,3 @@ def test_keywords_of_mermaid_get_other_names_in_the_diagram() -> None:
         "    packing --> done",
         "    done --> [*]",
     ]
-
-
-# -- workers ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "handler", "said"),
-    [
-        (JobQueue(Part), None, "has no handler: declare one with @queue.handler"),
-        (workflow(CUT, DRILL, PACK), work, "steps have their own"),
-        ([], None, "needs JobQueues, or steps of a workflow"),
-        ([work], None, "needs JobQueues, or steps of a workflow"),
-        (Part, work, r"for a class, write JobQueue\(Class\)"),
-        ([JobQueue(Part)], work, "with one queue that has none"),
-    ],
-)
-def test_a_worker_refuses_what_is_no_queue_and_no_steps(
-    engine: Engine, given: Any, handler: Any, said: str
-) -> None:
-    with pytest.raises(ArgumentError, match=said):
-        Worker(engine, given, handler)

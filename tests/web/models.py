@@ -15,6 +15,7 @@ from sa_jobqueue.control import control_tables
 from sa_jobqueue.events import history_table
 from sa_jobqueue.otel import TraceMixin
 from sa_jobqueue.schedules import Schedules
+from sa_jobqueue.workflow import Workflow
 
 
 class Base(DeclarativeBase):
@@ -48,6 +49,36 @@ class Scan(JobMixin, Base):
     __tablename__ = "page_scan"
     __queue_args__ = {"failed_index": False}  # noqa: RUF012 - as users write it
     id: Mapped[uuid.UUID] = mapped_column(Uuid(), primary_key=True, default=uuid.uuid4)
+
+
+class Clip(JobMixin, RetryMixin, Base):
+    """A clip that is checked, sent away, and published once it is back."""
+
+    __tablename__ = "page_clip"
+    __queue_args__ = {  # noqa: RUF012 - as users write it
+        "names": {"unclaimed": "submitted", "claimed": "checking", "done": "published"},
+        "ready": ["checked", "rendered"],
+        "during": ["sending", "publishing"],
+        "failed_index": True,
+    }
+    __table_args__ = (Index("ix_page_clip_finish", "status", "owner_date"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+clips = Workflow(Clip, final=["rejected"])
+clips.waiting("at farm", signals=["rendered"])
+
+
+@clips.step("submitted", during="checking", then="checked", branches=["rejected"])
+def check(clip: Clip) -> None: ...
+
+
+@clips.step("checked", during="sending", then="at farm")
+def send(clip: Clip) -> None: ...
+
+
+@clips.step("rendered", during="publishing", then="published")
+def publish(clip: Clip) -> None: ...
 
 
 class PlainUuid(TypeDecorator[uuid.UUID]):
@@ -110,3 +141,6 @@ plain: JobQueue[Any] = JobQueue(Plain)
 absent: JobQueue[Any] = JobQueue(Absent)
 
 QUEUES = {"emails": emails, "visits": visits, "scans": scans, "plain": plain}
+
+#: Of a page with several databases.
+ELSEWHERE = {"emails": emails, "check": check, "send": send, "publish": publish}

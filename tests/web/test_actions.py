@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import logging
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
-from sa_jobqueue import claim, complete
-from sa_jobqueue.control import paused
+from sa_jobqueue import ClaimLost, JobQueue, claim, complete, fence_of, steering
+from sa_jobqueue.control import paused, read_control
 
-from .conftest import LONG_AGO, add, confirmed, failed, preview_of, statuses, texts
+# Inner: what the library itself lists, to come between.
+from sa_jobqueue.counts import list_jobs
+from sa_jobqueue.web import actions
+from tests.support import SERVERS
+
+from .conftest import (
+    Open,
+    add,
+    confirmed,
+    failed,
+    keys_shown,
+    preview_of,
+    statuses,
+    texts,
+)
 from .models import TABLES, Email, Plain, Visit
 
 EMAILS = "/queues/emails"
-ALL, CONFIRM = {"verb": "retry_failed"}, {"confirm": "yes"}
+ALL, CONFIRM = {"all": "retry", "show": "failed"}, {"confirm": "yes"}
 
 #: What verbs do to the jobs 1 (due), 2 (failed), 3 (claimed), 4 (done) and 5 (cancelled).
 VERBS = [
     ("retry", {2: "unclaimed", 4: "unclaimed", 5: "unclaimed"}, "3 jobs retried"),
-    ("cancel", {1: "cancelled"}, "1 job cancelled"),
+    ("cancel", {1: "cancelled", 3: "cancelled"}, "2 jobs cancelled"),
     ("release", {3: "unclaimed"}, "1 job released"),
+    ("stop", {}, "1 job asked to stop"),
     ("reprioritize", {}, "1 job reprioritized"),
+    ("prune", {2: None, 4: None, 5: None}, "3 jobs deleted"),
 ]
 
 
@@ -49,15 +65,16 @@ def test_a_preview_says_what_the_confirmed_action_does(
     untouched = statuses(session)
     result = page.post(EMAILS, data={**form, "confirm": "yes"})
 
-    will_be = texts(preview, "td")[1::2]
-    assert [text.removesuffix(" by w") for text in texts(preview, "td")[0::2]] == list(
+    will_be = texts(preview, "td")[2::3]
+    assert [text.removesuffix(" by w") for text in texts(preview, "td")[1::3]] == list(
         jobs.values()
     )
-    assert (will_be.count("left alone"), told.split()[-1] in will_be) == (left_alone, True)
+    assert (will_be.count("left alone"), told.split(" ", 2)[2] in will_be) == (left_alone, True)
     assert untouched == jobs
     assert texts(result, "h1") == [told]
     assert len([text for text in texts(result, "td") if "left alone" in text]) == left_alone
-    assert statuses(session) == {**jobs, **changes}
+    now = {**jobs, **changes}
+    assert statuses(session) == {key: status for key, status in now.items() if status}
     if verb == "reprioritize":
         assert session.get_one(Email, 1).priority == 7
 
@@ -86,12 +103,12 @@ def test_a_claim_that_somebody_else_has_since_the_preview_is_not_released(
     session.commit()
     form = {"verb": "release", "key": ["1", "2"]}
     preview = preview_of(page, EMAILS, form)
-    owners = re.findall(r'name="owner" value="(.*?)"', preview.text)
+    owners = re.findall(r'name="was" value="(.*?)"', preview.text)
     page.post(EMAILS, data={**form, "key": "1", "confirm": "yes"})
     claim(session, Email, owner="w2")
     session.commit()
 
-    answer = page.post(EMAILS, data={**form, "owner": owners, "confirm": "yes"})
+    answer = page.post(EMAILS, data={**form, "was": owners, "confirm": "yes"})
 
     assert owners == ["w1", "w1"]
     assert texts(answer, "h1") == ["1 job released"]
@@ -102,12 +119,12 @@ def test_a_claim_that_somebody_else_has_since_the_preview_is_not_released(
 def test_what_fails_after_the_preview_is_not_retried(page: TestClient, session: Session) -> None:
     add(session, failed(1), failed(2))
     preview = preview_of(page, EMAILS, ALL)
-    add(session, failed(3))
+    add(session, failed(3, owner_date=datetime.now(UTC) + timedelta(minutes=1)))
 
     result = confirmed(page, preview)
 
     assert texts(result, "h1") == ["2 jobs retried"]
-    assert "Jobs that failed after 2020-01-01 00:02:00 UTC were left alone." in texts(result, "p")
+    assert "A later one is left alone." in " ".join(texts(preview, "p"))
     assert statuses(session) == {1: "unclaimed", 2: "unclaimed", 3: "failed"}
 
 
@@ -118,7 +135,7 @@ def test_a_failed_job_that_somebody_has_changed_after_the_preview_is_left_alone(
     preview = preview_of(page, EMAILS, ALL)
     session.get_one(Email, 1).status = "cancelled"
     failed_again, gone = session.get_one(Email, 2), session.get_one(Email, 3)
-    failed_again.owner_date = LONG_AGO + timedelta(days=1)
+    failed_again.owner_date = datetime.now(UTC) + timedelta(minutes=1)
     session.delete(gone)
     session.commit()
 
@@ -140,6 +157,166 @@ def test_all_failed_jobs_are_retried_only_by_the_form_of_a_preview(
 
     assert answer.status_code == 400
     assert statuses(session) == {1: "failed"}
+
+
+def test_failures_are_shown_by_kind_and_one_kind_is_retried(
+    page: TestClient, session: Session
+) -> None:
+    kinds = ["no mailbox at all", "x" * 200, "x" * 130, "no mailbox", "no mailbox\nline 2"]
+    add(session, *(failed(key, last_error=kind) for key, kind in enumerate(kinds, 1)))
+    first = page.get(EMAILS)
+    shown = re.findall(r'error=(.*?)">(.*?)</a></td>\s*<td.*?>(\d)</td>', first.text, re.S)
+    listed = page.get(EMAILS, params={"show": "failed", "error": "no mailbox"})
+
+    preview = preview_of(page, EMAILS, {**ALL, "error": "no mailbox"})
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    add(session, failed(9, last_error="no mailbox", owner_date=soon))
+    result = confirmed(page, preview)
+
+    found = {(text, int(number)) for _, text, number in shown}
+    assert found == {("no mailbox", 2), ("no mailbox at all", 1), ("x" * 120, 2)}
+    assert keys_shown(listed) == ["5", "4"]
+    assert texts(preview, "h1") == ["Retry all 2 jobs?"]
+    assert texts(result, "h1") == ["2 jobs retried"]
+    assert [key for key, status in statuses(session).items() if status == "unclaimed"] == [4, 5]
+
+
+def test_many_failed_jobs_are_retried_part_after_part(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST", 2)
+    monkeypatch.setattr(steering, "BATCH", 1)
+    add(session, *(failed(key) for key in range(1, 6)))
+    parts = [confirmed(page, preview_of(page, EMAILS, ALL))]
+    add(session, failed(9, owner_date=datetime.now(UTC) + timedelta(minutes=1)))
+
+    while 'id="go-on"' in parts[-1].text:
+        parts.append(confirmed(page, parts[-1]))
+
+    assert [texts(part, "h1")[0] for part in parts] == [f"{n} jobs retried" for n in (2, 4, 5)]
+    assert '<progress max="5" value="4"' in parts[1].text
+    assert statuses(session) == {**dict.fromkeys(range(1, 6), "unclaimed"), 9: "failed"}
+
+
+@pytest.mark.parametrize(
+    ("show", "verb", "changed", "status"),
+    [
+        ("failed", "prune", {5, 6}, None),
+        ("cancelled", "retry", {7}, "unclaimed"),
+        ("cancelled", "prune", {7}, None),
+        ("claimed", "release", {1, 2}, "unclaimed"),
+        ("claimed", "cancel", {1, 2}, "cancelled"),
+        ("due", "cancel", {3}, "cancelled"),
+        ("later", "cancel", {4}, "cancelled"),
+    ],
+)
+def test_all_jobs_of_a_list_are_changed(
+    page: TestClient, session: Session, show: str, verb: str, changed: set[int], status: str | None
+) -> None:
+    add(session, Email(id=1), Email(id=2))
+    claim(session, Email, owner="w", limit=2)
+    add(session, Email(id=3), Email(id=4, run_at=datetime.now(UTC) + timedelta(hours=1)))
+    add(session, failed(5), failed(6), failed(7, status="cancelled"), failed(8, status="done"))
+    before = statuses(session)
+
+    preview = preview_of(page, EMAILS, {"all": verb, "show": show, "key": "8"})
+    untouched = statuses(session)
+    result = confirmed(page, preview)
+
+    assert texts(preview, "h1")[0].startswith(f"{verb.capitalize()} all {len(changed)} job")
+    assert untouched == before
+    assert texts(result, "h1")[0].startswith(f"{len(changed)} job")
+    now = {**before, **dict.fromkeys(changed, status)}
+    assert statuses(session) == {key: word for key, word in now.items() if word}
+
+
+def test_all_claims_of_an_owner_are_released_but_for_those_of_later(
+    page: TestClient, session: Session
+) -> None:
+    add(session, Email(id=1), Email(id=2, priority=1), Email(id=3, priority=2))
+    claim(session, Email, owner="w1")
+    claim(session, Email, owner="w2")
+    session.commit()
+    form = {"all": "release", "show": "claimed", "owner": "w1"}
+
+    preview = preview_of(page, EMAILS, form)
+    claim(session, Email, owner="w1")
+    session.commit()
+    result = confirmed(page, preview)
+
+    assert "Their owner is w1." in texts(preview, "p")
+    assert texts(result, "h1") == ["1 job released"]
+    assert statuses(session) == {1: "unclaimed", 2: "claimed", 3: "claimed"}
+
+
+@pytest.mark.only_on(*SERVERS)  # a file has one writer, who lists in its transaction
+def test_a_job_that_is_done_since_it_was_listed_is_left_alone(
+    page: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(session, failed(1), failed(2))
+    preview = preview_of(page, EMAILS, ALL)
+
+    def list_and_finish_one(*args: Any, **options: Any) -> Any:
+        listed = list_jobs(*args, **options)
+        monkeypatch.setattr(steering, "list_jobs", list_jobs)
+        session.get_one(Email, 1).status = "done"
+        session.commit()
+        return listed
+
+    monkeypatch.setattr(steering, "list_jobs", list_and_finish_one)
+    result = confirmed(page, preview)
+
+    assert texts(result, "h1") == ["1 job retried"]
+    assert statuses(session) == {1: "done", 2: "unclaimed"}
+
+
+def test_in_an_order_of_ones_own_all_jobs_are_cancelled_too(
+    open_page: Open, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steering, "BATCH", 2)
+    page = open_page(queues={"mine": JobQueue(Email, order_by=Email.body)})
+    add(session, *(Email(id=key, body="x") for key in range(1, 6)))
+
+    result = confirmed(page, preview_of(page, "/queues/mine", {"all": "cancel", "show": "due"}))
+
+    assert texts(result, "h1") == ["5 jobs cancelled"]
+    assert set(statuses(session).values()) == {"cancelled"}
+
+
+def test_a_running_job_is_cancelled_and_its_worker_is_asked_to_stop(
+    page: TestClient, session: Session
+) -> None:
+    add(session, Email(id=1, attempts=2))
+    (job,) = claim(session, Email, owner="w")
+    fence = fence_of(job)
+    session.commit()
+
+    preview = preview_of(page, EMAILS, {"verb": "cancel", "key": "1"})
+    result = confirmed(page, preview)
+
+    assert "which is asked to stop it" in texts(preview, "p")[-1]
+    assert texts(result, "h1") == ["1 job cancelled"]
+    assert statuses(session) == {1: "cancelled"}
+    assert read_control(session, [Email], owner="w", tables=TABLES).asks_to_stop(fence)
+    with pytest.raises(ClaimLost):
+        complete(session, fence)
+
+
+def test_claimed_jobs_are_listed_by_owner_and_asked_to_stop(
+    page: TestClient, session: Session
+) -> None:
+    add(session, Email(id=1), Email(id=2, priority=1))
+    (job,) = claim(session, Email, owner="w1")
+    claim(session, Email, owner="w2")
+    session.commit()
+
+    listed = page.get(EMAILS, params={"show": "claimed", "owner": "w1"})
+    result = confirmed(page, preview_of(page, EMAILS, {"verb": "stop", "key": "1"}))
+    state = read_control(session, [Email], owner="w1", tables=TABLES)
+
+    assert keys_shown(listed) == ["1"]
+    assert texts(result, "h1") == ["1 job asked to stop"]
+    assert state.asks_to_stop(fence_of(job))
 
 
 def test_a_queue_is_paused_and_resumed(page: TestClient, session: Session) -> None:
@@ -165,10 +342,10 @@ def test_a_queue_is_paused_and_resumed(page: TestClient, session: Session) -> No
         ("emails", {"verb": "reprioritize", "key": "1", "priority": "high"}),
         ("emails", {"verb": "reprioritize", "key": "1", "priority": "40000"}),
         ("emails", {"verb": "retry", "key": [str(key) for key in range(501)]}),
-        ("emails", {"verb": "release", "key": ["1", "2"], "owner": "w", "confirm": "yes"}),
+        ("emails", {"verb": "release", "key": ["1", "2"], "was": "w", "confirm": "yes"}),
         *(
             ("plain", {"verb": verb, "key": "1", **CONFIRM})
-            for verb in ("pause", "retry_failed", "reprioritize")
+            for verb in ("pause", "retry all", "reprioritize")
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_authorize_may_be_async_sees_the_request_and_may_answer_by_itself(engine
     page = TestClient(app(engine, QUEUES, authorize=by_header), follow_redirects=False)
 
     assert page.get("/workers").status_code == 403
-    assert "bo <span" in page.get("/workers", headers={"x-user": "bo"}).text
+    assert "<bdi>bo</bdi> <span" in page.get("/workers", headers={"x-user": "bo"}).text
     assert page.get("/", headers={"x-user": "new"}).headers["location"] == "/login"
 
 
@@ -87,12 +88,12 @@ def test_only_our_own_pages_may_change_something(
 FORMS = [
     ("/queues/emails", {"verb": "retry", "key": "1"}),
     ("/queues/emails", {"verb": "retry", "key": "1", "confirm": "yes"}),
-    ("/queues/emails", {"verb": "retry_failed", "confirm": "yes"}),
+    ("/queues/emails", {"all": "retry", "show": "failed", "confirm": "yes"}),
     ("/queues/emails", {"verb": "pause"}),
     ("/schedules", {"verb": "pause", "name": "morning"}),
 ]
 PREVIEWS = [
-    *("/previews/emails?verb=retry&key=1", "/previews/emails?verb=retry_failed"),
+    *("/previews/emails?verb=retry&key=1", "/previews/emails?all=retry&show=failed"),
     "/schedules/run?name=morning",
 ]
 
@@ -111,7 +112,7 @@ def test_a_reader_may_change_nothing_and_sees_no_button_for_it(
         (403, "You may read only")
     }
     assert statuses(session) == {1: "failed"}
-    assert caplog.text.count("'ada' may read only") == len(FORMS)
+    assert caplog.text.count("'ada' may read only") == len(refused)
     for each in shown:
         assert (each.status_code, "read only" in each.text) == (200, True)
         assert 'method="post"' not in each.text
@@ -163,14 +164,27 @@ def test_an_error_of_authorize_is_a_plain_page_and_its_traceback_is_in_the_log(
     assert logged in caplog.text
 
 
+def test_a_page_that_the_browser_has_is_not_sent_again(page: TestClient, session: Session) -> None:
+    tag = page.get("/queues/emails").headers["etag"]
+    same = page.get("/queues/emails", headers={"If-None-Match": tag})
+    add(session, failed(1))
+    other = page.get("/queues/emails", headers={"If-None-Match": tag})
+
+    assert (same.status_code, same.content, same.headers["cache-control"]) == (304, b"", "no-store")
+    assert (other.status_code, other.headers["etag"] == tag) == (200, False)
+
+
 def test_a_form_that_is_too_large_changes_nothing(page: TestClient, session: Session) -> None:
     add(session, failed(1))
     form = {"verb": "retry", "confirm": "yes", "key": "1"}
-    many, long = ["x"] * 1_200, "x" * 20_000
+    many, long = ["x"] * 1_200, "x" * 1_000_000
 
     answers = [page.post("/queues/emails", data={**form, "show": show}) for show in (many, long)]
+    answers.append(page.post("/queues/emails", content=b"a=1&" * 2_500_000))
+    answers.append(page.post("/queues/emails", content=b"\xff"))
 
-    assert [answer.status_code for answer in answers] == [400, 400]
+    assert [answer.status_code for answer in answers] == [400, 413, 413, 400]
+    assert {answer.elapsed < timedelta(seconds=1) for answer in answers} == {True}
     assert statuses(session) == {1: "failed"}
 
 
@@ -187,7 +201,7 @@ def test_what_makes_no_page_is_refused(open_page: Open) -> None:
     with pytest.raises(ArgumentError, match="add JobMixin to its bases"):
         open_page(queues=[account])
     for name in ("", ".", "..", "a/jobs/b"):
-        with pytest.raises(ArgumentError, match="makes no address of a page"):
+        with pytest.raises(ArgumentError, match="makes no address"):
             open_page(queues={name: QUEUES["emails"]})
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy.orm import Session
+from sqlalchemy import String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from starlette.testclient import TestClient
 
-from sa_jobqueue import claim, fail
+from sa_jobqueue import ArgumentError, JobMixin, claim, fail
 from sa_jobqueue.events import HistoryTable
+
+# Inner: no page shows each class and each type.
+from sa_jobqueue.model.mapping import mapping_of
+from sa_jobqueue.otel import TraceMixin
+from sa_jobqueue.web.rendering import value_text
 
 from .conftest import LONG_AGO, add, confirmed, failed, preview_of, texts
 from .models import HISTORY, Email, Plain, Visit
@@ -37,18 +44,21 @@ def facts(answer: Any) -> dict[str, str]:
 def test_a_job_shows_all_that_its_row_tells(page: TestClient, session: Session) -> None:
     parent = f"00-{TRACE}-00f067aa0ba902b7-01"
     job = failed(1, last_error="no luck\nline 2", priority=-3, run_at=LONG_AGO, max_attempts=7)
-    job.traceparent, job.body, job.draft = parent, "Dear Ann", "a secret"
+    job.traceparent, job.body, job.draft, job.owner = parent, "Dear Ann", "a secret", "w"
     add(session, job)
 
     answer = page.get(JOB)
 
-    assert texts(answer, "h1") == ["Job 1 failed"]
-    assert facts(answer) == {
+    assert texts(answer, "h1") == ["Job 1 ann failed"]
+    shown = facts(answer)
+    days = (datetime.now(UTC) - LONG_AGO).days
+    assert {name: shown.pop(name) for name in ("Failed", "Due")} == {
+        "Failed": f"{days} d ago, by w 2020-01-01 00:01:00 UTC",
+        "Due": f"{days} d ago 2020-01-01 00:00:00 UTC",
+    }
+    assert shown == {
         "Key (id)": "1",
-        "Owner": "nobody",
-        "Since (owner_date, UTC)": "2020-01-01 00:01:00",
         "Attempts": "5 of 7",
-        "Due at (run_at, UTC)": "2020-01-01 00:00:00",
         "Priority": "-3",
         "Serial key recipient": "ann",
         "Trace": TRACE,
@@ -75,6 +85,74 @@ def test_a_job_shows_what_the_history_knows_of_it(page: TestClient, session: Ses
     assert "no luck" in texts(answer, "td")
 
 
+def test_a_text_that_turns_its_line_is_isolated(page: TestClient, session: Session) -> None:
+    turned = "\u202etxt"
+    add(session, Visit(region=turned, number=1), Email(id=1, recipient=turned))
+    claim(session, Email, owner=turned)
+    session.commit()
+    form = {"verb": "release", "key": "1"}
+
+    listed = page.get("/queues/visits?show=due").text
+    visit = page.get(f"/queues/visits/jobs/{turned},1").text
+    email = page.get(JOB).text
+    preview = preview_of(page, "/queues/emails", form).text
+
+    assert f"<bdi>{turned},1</bdi></a>" in listed
+    assert f"<h1>Job <bdi>{turned},1</bdi>" in visit
+    assert f'<bdi class="what">{turned}</bdi>' in email
+    assert f"claimed by <bdi>{turned}</bdi>" in preview
+
+
+@pytest.mark.usefixtures("history")
+def test_the_history_of_a_job_that_is_deleted_is_shown(page: TestClient, session: Session) -> None:
+    add(session, Email(id=1))
+    session.delete(session.get_one(Email, 1))
+    session.commit()
+
+    answer, never = page.get(JOB), page.get("/queues/emails/jobs/2")
+
+    assert (texts(answer, "h1"), texts(answer, "td")[1]) == (["Job 1 deleted"], "flush")
+    assert never.status_code == 404
+
+
+def test_a_value_of_json_is_indented() -> None:
+    assert value_text({"to": ["ann", "bö"]}) == '{\n  "to": [\n    "ann",\n    "bö"\n  ]\n}'
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"), [({}, "ann · mail"), ({"web_columns": "kind"}, "mail")]
+)
+def test_lists_show_the_columns_that_tell_people_which_job_it_is(
+    options: dict[str, Any], shown: str
+) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Letter(JobMixin, TraceMixin, Base):
+        __tablename__ = "letter"
+        __queue_args__ = options
+        id: Mapped[int] = mapped_column(primary_key=True)
+        recipient: Mapped[str] = mapped_column(String(50))
+        body: Mapped[str] = mapped_column(Text)
+        kind: Mapped[str] = mapped_column(String(50))
+        third: Mapped[str] = mapped_column(String(50))
+
+    values = {"recipient": "ann", "kind": "mail", "body": "Dear", "third": "no"}
+    assert mapping_of(Letter).shown_text(values) == shown
+
+
+def test_a_column_that_the_class_lacks_is_refused() -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    with pytest.raises(ArgumentError, match="'web_columns'] names 'nobody'"):
+
+        class Letter(JobMixin, Base):
+            __tablename__ = "letter"
+            __queue_args__ = {"web_columns": ["nobody"]}  # noqa: RUF012 - as users write it
+            id: Mapped[int] = mapped_column(primary_key=True)
+
+
 def test_a_job_without_a_history_says_how_to_get_one(page: TestClient, session: Session) -> None:
     add(session, Plain(id=1), Email(id=1))
 
@@ -88,10 +166,10 @@ def test_a_job_without_a_history_says_how_to_get_one(page: TestClient, session: 
     ("status", "verbs"),
     [
         ("unclaimed", ["Reprioritize…", "Cancel…"]),
-        ("claimed", ["Release…"]),
-        ("failed", ["Retry…"]),
-        ("done", ["Retry…"]),
-        ("cancelled", ["Retry…"]),
+        ("claimed", ["Cancel…", "Stop…", "Release…"]),
+        ("failed", ["Retry…", "Prune…"]),
+        ("done", ["Retry…", "Prune…"]),
+        ("cancelled", ["Retry…", "Prune…"]),
         ("odd", []),
     ],
 )
@@ -107,7 +185,17 @@ def test_a_job_has_the_buttons_of_its_status(
     "region",
     [
         *("a/b", "..", ".", " lead", "trail ", " ", "~1", "%2F", "?x=1", "#h", "a\tb"),
-        *("\u202etxt", "a,b", "\\", "//evil.example", "'\"<b>&amp;"),
+        *(
+            "a\nb",
+            "a\r\nb",
+            "\r",
+            "100%0A",
+            "\u202etxt",
+            "a,b",
+            "\\",
+            "//evil.example",
+            "'\"<b>&amp;",
+        ),
     ],
 )
 def test_a_job_with_any_key_is_found_and_changed(
@@ -115,9 +203,10 @@ def test_a_job_with_any_key_is_found_and_changed(
 ) -> None:
     add(session, Visit(region=region, number=1))
     listed = page.get("/queues/visits?show=due").text
-    (link,) = re.findall(r'id="job-1" href="(.*?)"', listed)
+    (link,) = re.findall(r'class="job" href="(.*?)"', listed)
     (key,) = re.findall(r'type="checkbox" name="key" value="(.*?)"', listed, re.S)
-    form = {"verb": "cancel", "key": html.unescape(key)}
+    sent = re.sub("\r\n|\r|\n", "\r\n", html.unescape(key))  # as a browser sends a field
+    form = {"verb": "cancel", "key": sent}
 
     job = page.get(html.unescape(link))
     preview = preview_of(page, "/queues/visits", form)

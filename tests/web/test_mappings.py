@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
+from sa_jobqueue.web.rendering import UNKNOWN
 from tests.cli import films
 from tests.models import (
     Animal,
@@ -66,7 +67,7 @@ def test_a_job_of_any_class_is_shown_and_changed(
 
     listed = page.get("/queues/jobs?show=due").text
     (key,) = re.findall(r'name="key" value="(.+?)"', listed)
-    (job,) = re.findall(r'id="job-1" href="(.+?)"', listed)
+    (job,) = re.findall(r'class="job" href="(.+?)"', listed)
 
     assert page.get(job).status_code == 200
     assert act(page, "jobs", "cancel", key) == "1 job cancelled"
@@ -92,14 +93,38 @@ def test_the_steps_of_a_workflow_are_queues(open_page: Open, session: Session) -
 
 
 @pytest.mark.usefixtures("tables")
+def test_a_step_shows_its_workflow_with_the_jobs_of_each_status(
+    open_page: Open, session: Session, db_alias: str
+) -> None:
+    words = {"unclaimed": 3, "claimed": 2, "cut": 1, "showing": 1, "failed": 1, "done": 1}
+    add(session, *(films.Film(title="x", status=it) for it, n in words.items() for _ in range(n)))
+    page = open_page(queues={"cut": films.cut, "show": films.show})
+
+    answer = page.get("/queues/show")
+
+    known = (UNKNOWN, UNKNOWN) if db_alias == "postgresql" else ("1", "0")
+    assert [line for line in texts(answer, "li") if "→" in line or line.startswith("ends")] == [
+        "cut unclaimed 3 → claimed 2 → cut 1",
+        f"show cut 1 → showing 1 → done {known[0]}",
+        f"ends done {known[0]} failed {known[0]} cancelled {known[1]}",
+    ]
+    linked = re.findall(r'<a class="state" href="(.+?)"><bdi>(.+?)</bdi>', answer.text)
+    assert {word: page.get(address).status_code for address, word in linked} == dict.fromkeys(
+        ("unclaimed", "claimed", "cut", "showing", "failed", "cancelled"), 200
+    )
+    assert ("/queues/cut?show=claimed", "claimed") in linked
+    assert 'id="graph"' not in open_page(queues={"mails": Email}).get("/queues/mails").text
+
+
+@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("name", ["a/b", "a?b#c", "100%", "käse", "a b", "<b>", "jobs"])
 def test_a_queue_may_have_any_name(open_page: Open, session: Session, name: str) -> None:
     add(session, Email(id=1, recipient="ann"))
     page = open_page(queues={name: Email})
 
-    (link,) = re.findall(r'id="queue-1" href="(.+?)"', page.get("/").text)
+    (link,) = re.findall(r'<th scope="row"><a href="(.+?)"', page.get("/").text)
     queue = page.get(link + "?show=due")
-    (job,) = re.findall(r'id="job-1" href="(.+?)"', queue.text)
+    (job,) = re.findall(r'class="job" href="(.+?)"', queue.text)
 
     assert texts(queue, "h1") == [name]
     assert page.get(job).status_code == 200

@@ -15,12 +15,13 @@ from sa_jobqueue import Owner
 
 # Inner: no page makes each duration in a test's time.
 from sa_jobqueue.ages import duration_text
-from sa_jobqueue.control import register_worker
+from sa_jobqueue.control import pause, register_worker
 from sa_jobqueue.web import site
+from sa_jobqueue.web.rendering import plot
 from tests.support import make_engine
 
-from .conftest import LONG_AGO, Open, add, keys_shown, preview_of, texts
-from .models import SCHEDULES, TABLES, ApartBase, Email, emails, plain, scans, visits
+from .conftest import LONG_AGO, Open, add, failed, keys_shown, preview_of, texts
+from .models import SCHEDULES, TABLES, ApartBase, Email, Scan, emails, plain, scans, visits
 
 
 @pytest.fixture
@@ -160,6 +161,35 @@ def test_a_schedule_of_another_queue_cannot_be_reached(open_page: Open, session:
     assert "scanning" not in page.get("/schedules").text
 
 
+# Trouble first
+
+
+def test_the_first_page_begins_with_what_is_wrong(
+    page: TestClient, session: Session, engine: Engine
+) -> None:
+    calm = page.get("/")
+    add(session, failed(1), Scan())
+    pause(session, visits, tables=TABLES)
+    with Owner(engine, "mailer") as owner:
+        register_worker(session, owner.name, [visits], tables=TABLES)
+    SCHEDULES.add(session, "morning", emails, "0 7 * * *")
+    session.get_one(SCHEDULES.entity, "morning").next_tick = LONG_AGO
+    session.commit()
+    page.get("/doctor")
+
+    answer = page.get("/")
+
+    assert 'id="worries"' not in calm.text
+    assert texts(answer, "li")[4:8] == [
+        "visits: 1 dead worker, paused",
+        "emails: 1 failed",
+        "scans: no worker",
+        "Schedules: morning overdue",
+    ]
+    assert keys_shown(answer)[0] == "visits paused"
+    assert 'id="place"' in answer.text
+
+
 # The doctor
 
 
@@ -205,6 +235,17 @@ def test_a_sample_is_shown_for_half_an_hour(
 
     assert before == [0, 2]
     assert line_of(page) == []
+
+
+def test_a_plot_has_its_times_and_a_gap_where_nothing_was_seen() -> None:
+    points = [(1_000.0, 2.0), (990.0, 4.0), (500.0, 1.0), (490.0, None), (480.0, 1.0), (470.0, 1.0)]
+
+    drawn = plot(points, 100, 10, span=1_000)
+
+    assert drawn is not None
+    assert drawn.lines == ["0.0,5.0 1.0,1.0", "52.0,7.0 53.0,7.0"]
+    assert drawn.areas == ["0.0,10 0.0,5.0 1.0,1.0 1.0,10", "52.0,10 52.0,7.0 53.0,7.0 53.0,10"]
+    assert plot([(1.0, None), (0.0, 3.0)], 100, 10, span=1_000) is None
 
 
 @pytest.mark.parametrize(

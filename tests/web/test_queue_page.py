@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
+from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +17,14 @@ from starlette.testclient import TestClient
 from sa_jobqueue import JobQueue, Owner, claim
 from sa_jobqueue.control import pause, register_worker
 
+# Inner: nobody waits until 10,000 jobs are due, or for half an hour.
+from sa_jobqueue.counts import Count
+from sa_jobqueue.web.site import Sample
+
 from .conftest import LONG_AGO, Open, add, failed, keys_shown, preview_of, texts
 from .models import QUEUES, TABLES, Email, Plain, Scan, Visit, absent, emails
+
+TABS = ("Failed", "Claimed", "Due", "Later", "Cancelled")
 
 PAYLOAD = """<script>alert(1)</script>"'&"""
 
@@ -53,10 +61,50 @@ def test_the_first_page_shows_what_each_queue_holds(page: TestClient, session: S
 
     names, cells = texts(answer, "th")[10:], texts(answer, "td")
     due, _, next_due, claimed, failed_, _, workers = cells[:7]
-    assert (due, claimed, failed_, workers) == ("1", "1", "1", "1")
+    assert (due, claimed, failed_, workers) == ("0 1 behind", "1", "1", "1")
+    assert re.findall(r'href="(/queues/emails\?show=\w+)"', answer.text) == [
+        f"/queues/emails?show={show}" for show in ("due", "claimed", "failed")
+    ]
     assert next_due in ("2h 59m", "3h 0m")
     assert names == ["emails paused", "visits", "scans", "plain"]
     assert cells[-9] == "1"
+
+
+def test_each_tab_has_its_number_and_says_what_waits_behind_a_key(
+    page: TestClient, session: Session
+) -> None:
+    add(session, Email(id=1), Email(id=2), Email(id=3), later(4, priority=2), later(5), failed(6))
+    claim(session, Email, owner="w", limit=1)
+    session.commit()
+
+    answer = page.get("/queues/emails?show=due")
+
+    tabs = [text for text in texts(answer, "a") if text.split()[0] in TABS]
+    assert tabs == ["Failed 1", "Claimed 1", "Due 0", "Later 2", "Cancelled 0"]
+    assert keys_shown(answer) == ["2", "3"]
+    told = "2 of these wait behind others of their key: no claim can get them now."
+    assert told in texts(answer, "p")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "rate", "told"),
+    [
+        (Count(10_000, more=True), None, ["due jobs of the last half hour, at most 10,000+"]),
+        (Count(7), 0.0, ["due jobs of the last half hour, at most 7", "at most 0"]),
+    ],
+)
+def test_a_plot_says_its_most_and_draws_nothing_that_is_not_known(
+    page: TestClient, waiting: Count, rate: float | None, told: list[str]
+) -> None:
+    kept = page.app.state.sites[""].samples  # type: ignore[attr-defined]  # of Starlette
+    now = time.monotonic()
+    kept["emails"] = deque(Sample(waiting, rate, taken=now - age) for age in (30.0, 20.0, 10.0))
+
+    answer = page.get("/queues/emails")
+
+    titles = texts(answer, "title")[1:]
+    assert [title for title, end in zip(titles, told, strict=True) if title.endswith(end)] == titles
+    assert str(waiting) in texts(answer, "figcaption")[0]
 
 
 @pytest.mark.only_on("sqlite", "postgresql")

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, NullPool, event, text
+from sqlalchemy import URL, Engine, NullPool, QueuePool, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from sa_jobqueue.web import rendering, site
+from sa_jobqueue.counts import reading
+from sa_jobqueue.web import Access, Visitor, app, site
+from sa_jobqueue.web.door import AT_ONCE
 from tests.support import SERVERS, impatient, make_engine
 
-from .conftest import Open, add, failed, statuses, texts
-from .models import TABLES, Base, emails
+from .conftest import Open, add, failed, keys_shown, statuses, texts
+from .models import TABLES, Base, emails, visits
 
 SHORT = timedelta(seconds=1)
 
@@ -39,14 +48,80 @@ def test_a_page_whose_query_takes_too_long_says_so(
     def slow(session: Session, queues: Any) -> Any:
         session.execute(text(SLOW[db_alias])).all()
 
-    monkeypatch.setattr(rendering, "TIME_LIMIT", SHORT)
-    monkeypatch.setattr(site, "overview", slow)
+    monkeypatch.setattr(reading, "TIME_LIMIT", SHORT)
+    monkeypatch.setattr(reading, "overview", slow)
 
-    answer = page.get("/")
+    answer = page.get("/queues/emails")
 
     assert answer.status_code == 503
     assert texts(answer, "h1") == ["This took too long"]
     assert "Traceback" not in answer.text
+
+
+@pytest.fixture
+def locked(engine: Engine, db_alias: str) -> Iterator[None]:
+    """Lock the table of emails, as a migration does."""
+    postgresql = db_alias == "postgresql"
+    with engine.connect() as connection:
+        how = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE" if postgresql else "LOCK TABLES {} WRITE"
+        connection.exec_driver_sql(how.format("page_email"))
+        yield
+        connection.exec_driver_sql("SELECT 1" if postgresql else "UNLOCK TABLES")
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.usefixtures("locked")
+def test_a_locked_table_is_one_line_of_the_first_page(
+    open_page: Open, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "TIME_LIMIT", SHORT)
+
+    first, own = (open_page().get(path) for path in ("/", "/queues/emails"))
+
+    assert (first.status_code, own.status_code) == (200, 503)
+    assert keys_shown(first) == ["visits", "scans", "plain"]
+    (line,) = re.findall(r'data-trouble="emails">(.*?)</p>', first.text)
+    assert "cannot be read: " in line
+
+
+def test_a_table_that_lacks_a_column_is_one_line_of_the_first_page(
+    open_page: Open, fresh_database: URL
+) -> None:
+    engine = make_engine(fresh_database, poolclass=NullPool)
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE page_visit")
+        connection.exec_driver_sql("CREATE TABLE page_visit (region INT)")
+
+    answer = open_page(on=engine, queues={"emails": emails, "visits": visits}).get("/")
+
+    assert keys_shown(answer) == ["emails"]
+    assert answer.text.count("data-trouble") == answer.text.count('data-trouble="visits"') == 1
+
+
+@pytest.mark.only_on(*SERVERS)
+@pytest.mark.usefixtures("locked")
+def test_a_locked_table_leaves_the_application_its_threads_and_connections(db_url: URL) -> None:
+    engine = make_engine(db_url, poolclass=QueuePool, pool_size=8, max_overflow=0)
+
+    def own(_: Request) -> Response:
+        with engine.connect() as connection:
+            return PlainTextResponse(str(connection.scalar(text("SELECT 1"))))
+
+    page = app(engine, {"emails": emails}, authorize=lambda _: Visitor("ada", Access.READ))
+    shop = Starlette(routes=[Route("/own", own), Mount("/jobs", page)])
+    with TestClient(shop) as client, ThreadPoolExecutor(20) as tabs:
+        asked = [tabs.submit(client.get, "/jobs/queues/emails") for _ in range(20)]
+        time.sleep(0.5)  # until each of them waits
+        begun = time.monotonic()
+        answers = [client.get("/own").text for _ in range(5)]
+        needed = time.monotonic() - begun
+        shown = [each.result() for each in asked]
+    engine.dispose()
+
+    assert (answers, needed < 1) == (["1"] * 5, True)
+    assert {answer.status_code for answer in shown} == {503}
+    assert [texts(answer, "h1") for answer in shown].count(["This page is busy"]) == 20 - AT_ONCE
 
 
 @pytest.mark.only_on(*SERVERS)

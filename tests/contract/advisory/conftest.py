@@ -23,3 +23,7 @@ def engine(engine: Engine) -> Iterator[Engine]:
 def mailing(engine: Engine) -> Iterator[Session]:
     with advisory_session(engine) as session:
         yield session
+
+
+#: A second session, of its own.
+beside = mailing

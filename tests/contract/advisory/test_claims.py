@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, delete, event, func, select, text, update
-from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import ClaimLost, complete, release
 from tests.contract.claimers import Finished, LogBase, drain_by_locks, run_processes
@@ -19,7 +19,7 @@ from tests.contract.subscriptions import (
     in_autocommit,
     kept,
 )
-from tests.support import make_engine
+from tests.support import make_engine, only_seeing
 
 pytestmark = pytest.mark.only_on("postgresql")
 
@@ -142,12 +142,7 @@ def test_criteria_of_the_sessions_hooks_hold_and_starve_nobody(
     mailing.execute(update(Subscription).where(Subscription.id > 40).values(kind=2))
     mailing.commit()
 
-    @event.listens_for(mailing, "do_orm_execute")
-    def of_tenant(state: ORMExecuteState) -> None:
-        if state.is_select:
-            ours = with_loader_criteria(Subscription, Subscription.kind == 2)
-            state.statement = state.statement.options(ours)
-
+    only_seeing(mailing, Subscription, Subscription.kind == 2)
     claimed = claim_subscriptions(mailing, limit=5)
 
     assert ids(claimed) == [41, 42, 43, 44, 45]

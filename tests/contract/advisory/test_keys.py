@@ -7,15 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    BigInteger,
-    DateTime,
-    Engine,
-    Integer,
-    String,
-    select,
-    text,
-)
+from sqlalchemy import BigInteger, DateTime, Engine, Integer, String, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import advisory_session, claim, complete, release

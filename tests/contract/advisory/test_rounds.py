@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     JobQueue,
-    advisory_session,
     claim,
     complete,
     release,
@@ -33,21 +32,13 @@ def engine(engine: Engine) -> Iterator[Engine]:
     assert kept(engine) == 0
 
 
-@pytest.fixture
-def beside(engine: Engine) -> Iterator[Session]:
-    with advisory_session(engine) as session:
-        yield session
-
-
 def rounds(session: Session, entity: Any = Reader) -> dict[int, int]:
     """Read the round of each row, as it is in the database."""
     found = session.execute(select(entity.id, entity.round).order_by(entity.id))
     return {id_: round_ for id_, round_ in found}  # noqa: C416 - mypy knows no dict() of rows
 
 
-def test_rows_are_claimed_by_round_and_key_and_those_in_no_round_are_not(
-    mailing: Session,
-) -> None:
+def test_rows_are_claimed_by_round_and_key_and_those_in_no_round_are_not(mailing: Session) -> None:
     add(mailing, Reader, 6)
     start_round(mailing, Reader, Reader.id.in_([4, 2]))
     number = start_round(mailing, Reader, Reader.id.in_([1, 3]))

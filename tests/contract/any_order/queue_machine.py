@@ -115,6 +115,7 @@ class QueueMachine(FaultsMachine[Job, InHand]):
     tables: ClassVar[tuple[type[Any], ...]] = (Task,)
     steps: ClassVar[Sequence[Any]] = (Step(JobQueue(Task)),)
     waiting: ClassVar[Sequence[str]] = ("unclaimed",)
+    on_hold: ClassVar[Sequence[str]] = ()
     final: ClassVar[Sequence[str]] = ("done", "failed", "cancelled")
 
     times = 0
@@ -131,7 +132,7 @@ class QueueMachine(FaultsMachine[Job, InHand]):
         return retry(session, job)
 
     def _reap(self, session: Session) -> Any:
-        return reap(session, Task, lease=LEASE)
+        return reap(session, self.tables[0], lease=LEASE)
 
     # -- verbs of one worker --------------------------------------------
 
@@ -152,12 +153,15 @@ class QueueMachine(FaultsMachine[Job, InHand]):
             added = [self._new(status=status, priority=n, run_at=run_at) for n in priorities]
             session.add_all(added)
             session.flush()
-            numbers = [job.id for job in added]
-            self._forget(session, numbers)
+            expected = {job.id: self._expected(job, due) for job in added}
+            self._forget(session, list(expected))
             session.commit()
-        assert not any(number in self._there(self.jobs) for number in numbers)
-        for number, priority in zip(numbers, priorities, strict=True):
-            self.jobs[number] = Job(status, priority, due=due)
+        assert not any(number in self._there(self.jobs) for number in expected)
+        self.jobs |= expected
+
+    def _expected(self, job: Any, due: tuple[int, int]) -> Job:
+        """Return what is expected of a new row."""
+        return Job(job.status, job.priority, due=due)
 
     def _now(self, hours: int) -> tuple[int, int]:
         """Return a new `run_at` for the model, which differs from those before also on SQLite."""
@@ -187,11 +191,15 @@ class QueueMachine(FaultsMachine[Job, InHand]):
         claimed = step.queue.claim(claimer.session, owner=claimer.owner, limit=limit)
 
         numbers = [job.id for job in claimed]
-        self._check_claimed(numbers, waiting, claimer, limit)
+        self._check_claimed(numbers, waiting, claimer, self._granted(claimer, step, limit))
         self.claims += 1
         claimer.change({n: self._claimed(seen[n], step, claimer) for n in numbers})
         claimer.hand |= {job.id: InHand(job, self.claims, step) for job in claimed}
         self._check_shown(claimer, claimed)
+
+    def _granted(self, claimer: Claimer, step: Any, limit: int) -> int:
+        """Return how many jobs a claim may take."""
+        return limit
 
     def _claimed(self, job: Job, step: Any, claimer: Claimer) -> Job:
         name = claimer.name
@@ -288,6 +296,7 @@ class QueueMachine(FaultsMachine[Job, InHand]):
         verb(finisher.session, hand)
         left = outcome(seen, hand.step)
         finisher.change({number: left})
+        self._settle(finisher)
         if left.claim is None:
             del finisher.hand[number]
         if not left.deleted:
@@ -297,8 +306,9 @@ class QueueMachine(FaultsMachine[Job, InHand]):
 
     @rule(worker=workers, place=places)
     def cancel(self, worker: int, place: int) -> None:
+        leaving = (*self.waiting, *self.on_hold)
         self._change(
-            worker, place, self._cancel, self.waiting, lambda job: job.moved("cancelled", "cancel")
+            worker, place, self._cancel, leaving, lambda job: job.moved("cancelled", "cancel")
         )
 
     @rule(worker=workers, place=places)
@@ -319,7 +329,7 @@ class QueueMachine(FaultsMachine[Job, InHand]):
             worker,
             place,
             lambda session, job: step.queue.reprioritize(session, job, priority),
-            {step.ready},
+            {step.ready, *self.on_hold},
             lambda job: replace(job, priority=priority),
         )
 
@@ -346,6 +356,7 @@ class QueueMachine(FaultsMachine[Job, InHand]):
         assert bool(changed) is (before.status in leaving)
         if changed:
             changer.change({number: outcome(before)})
+            self._settle(changer)
         self._has_looked_at(changer, number)
 
     @rule(worker=workers, place=places, late=st.booleans())
@@ -368,10 +379,11 @@ class QueueMachine(FaultsMachine[Job, InHand]):
         for one in reaped.jobs:
             (number,) = one.identity
             job = seen[number]
-            (step,) = [step for step in self.steps if step.during == job.status]
+            step = next(step for step in self.steps if step.during == job.status)
             left = job.freed(step, "reap")
             assert (one.failed, one.owner) == (left.status == "failed", job.owner)
             reaper.change({number: left})
+        self._settle(reaper)
         if self.locks_neighbours:  # it may have locked more rows than it took
             self._commit(reaper)
 
@@ -414,13 +426,16 @@ class QueueMachine(FaultsMachine[Job, InHand]):
             return
         jobs = self._there(self.jobs)
         there = self.observer.scalars(select(self.tables[0])).all()
-        for step in self.steps:
+        for step in {step.ready: step for step in self.steps}.values():
             found = {job.id: step.queue.position(self.observer, job) for job in there}
             places = {n: place for place, n in enumerate(self._waiting(jobs, step), start=1)}
             assert found == {number: places.get(number) for number in jobs}
         self.observer.rollback()
 
     # -- helpers --------------------------------------------------------
+
+    def _settle(self, worker: Claimer) -> None:
+        """Change what follows from the last change of a worker."""
 
     def _waiting(self, jobs: dict[int, Job], step: Any) -> list[int]:
         """List the jobs that wait for a step and are due, in claim order."""

@@ -26,12 +26,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner
 from tests.evidence.checker import check_files
 from tests.evidence.ledger import Ledger
+from tests.support import with_empty_tables
 
 WORKERS = 3
 
@@ -85,9 +86,7 @@ class SessionsMachine(RuleBasedStateMachine, Generic[J, H]):
 
     @initialize()
     def begin(self) -> None:
-        with self.engine.begin() as connection:
-            for table in self.tables:
-                connection.execute(delete(table))
+        with_empty_tables(self.engine, self.tables[0].metadata)
         self.one_writer = self.engine.dialect.name == "sqlite"
         # A claim may skip a row that InnoDB has locked beside another.
         self.locks_neighbours = self.engine.dialect.name in ("mysql", "mariadb")

@@ -8,14 +8,15 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from sqlalchemy import Engine
 
 from tests.contract.any_order.queue_machine import QueueMachine
+from tests.contract.any_order.task_machine import TaskMachine
 from tests.contract.any_order.workflow_machine import WorkflowMachine
 
 #: Runs of a machine, and the steps of each: for CI, and for --full.
-SIZES = {False: (6, 20), True: (100, 50)}
+SIZES = {False: (4, 20), True: (100, 50)}
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [QueueMachine, WorkflowMachine])
+@pytest.mark.parametrize("kind", [QueueMachine, WorkflowMachine, TaskMachine])
 def test_no_order_of_the_verbs_breaks_the_queue(
     kind: type[RuleBasedStateMachine], engine: Engine, request: pytest.FixtureRequest
 ) -> None:

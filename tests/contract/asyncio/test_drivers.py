@@ -1,24 +1,24 @@
-"""What each async driver does: claims beside each other."""
+"""What each async driver does: claims beside each other, and connections that die."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import pytest
-from sqlalchemy import select
+from sqlalchemy import URL, Engine, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.asyncio import AsyncJobQueue, claim, complete
+from sa_jobqueue.asyncio import AsyncJobQueue, advisory_session
+from sa_jobqueue.events import Event, listen, remove
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
     in_event_loop,
     new_async_session,
 )
-from tests.models import Email, add_emails, recipients
+from tests.models import Email, Task, add_emails, add_tasks, recipients
+from tests.support import cut_connections
 
 
 @pytest.mark.strategies("skip_locked", "candidates", "update_then_select", "held")
@@ -45,34 +45,40 @@ async def test_a_claim_passes_over_what_another_task_has_locked(
 
 @pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
 @in_event_loop
-async def test_candidates_are_drawn_from_another_session(
-    async_engine: AsyncEngine, session: Session
+async def test_a_claim_whose_connection_died_before_the_commit_is_no_claim(
+    async_engine: AsyncEngine, session: Session, db_url: URL, db_alias: str
 ) -> None:
-    add_emails(session, *"abcdef")
-    queue = AsyncJobQueue(JobQueue(Email, strategy="candidates"))
-    one_more: Any = partial(claim, entity=Email, strategy="candidates")
-    claimed: list[list[str]] = []
-    async with new_async_session(async_engine) as own, new_async_session(async_engine) as replica:
-        for take in (queue.claim, queue.claim_rows, one_more):
-            jobs = await take(own, owner="w", limit=2, candidates_from=replica.sync_session)
-            claimed.append(sorted(recipients(jobs)))
-            assert replica.in_transaction()
-            await replica.rollback()
-        await own.commit()
+    add_tasks(session, "a")
+    session.close()
+    heard: list[Event] = []
+    listen(Task, "after_claim", heard.append)
+    try:
+        async with new_async_session(async_engine) as own:
+            assert await AsyncJobQueue(JobQueue(Task)).claim(own, owner="w")
+            cut_connections(db_url, db_alias)
 
-    assert claimed == [["a", "b"], ["c", "d"], ["e", "f"]]
+            with pytest.raises(DBAPIError):
+                await own.commit()
+    finally:
+        remove(Task, "after_claim", heard.append)
+    assert heard == []
 
 
+@pytest.mark.parametrize("driver", DRIVERS_OF_POSTGRESQL)
 @in_event_loop
-async def test_two_claimers_in_autocommit_never_share_a_row(
-    async_engine: AsyncEngine, session: Session
+async def test_a_finish_by_advisory_locks_whose_connection_died_raises_at_its_commit(
+    async_engine: AsyncEngine, session: Session, engine: Engine, db_url: URL, db_alias: str
 ) -> None:
-    add_emails(session, *"abcdef")
-    engine = async_engine.execution_options(isolation_level="AUTOCOMMIT")
-    async with new_async_session(engine) as one, new_async_session(engine) as two:
-        first = await claim(one, Email, owner="one", limit=3)
-        second = await claim(two, Email, owner="two", limit=6)
-        await complete(one, first)
+    key = add_tasks(session, "a")[0].id
+    session.close()
+    queue = AsyncJobQueue(JobQueue(Task, strategy="advisory"))
+    async with advisory_session(async_engine) as own:
+        claimed = await queue.claim(own, limit=1)
+        await own.commit()
+        await queue.complete(own, claimed)
+        cut_connections(db_url, db_alias)
 
-    assert recipients(first) == ["a", "b", "c"]
-    assert recipients(second) == ["d", "e", "f"]
+        with pytest.raises(DBAPIError):
+            await own.commit()
+    engine.dispose()  # its connection was cut, too
+    assert session.get_one(Task, key).status == "unclaimed"

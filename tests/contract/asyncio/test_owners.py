@@ -9,36 +9,32 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, text
+from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import LockLost, Owner, OwnerState, UnsupportedDatabase, named_lock
+from sa_jobqueue import LockLost, Owner, OwnerState, named_lock
 from sa_jobqueue.asyncio import (
     advisory_session,
     claim,
     complete,
     connection_owner,
-    enqueue,
     owner_state,
-    round_progress,
-    start_round,
 )
 from tests.contract.asyncio.support import (
     DRIVERS_OF_INNODB,
     DRIVERS_OF_POSTGRESQL,
-    DRIVERS_OF_SQLITE,
     in_event_loop,
     make_async_engine,
     new_async_session,
 )
-from tests.contract.round_models import Subscriber, emptied
 from tests.contract.subscriptions import (
     NOT_MAILED,
     Subscription,
     SubscriptionBase,
     add_subscriptions,
+    ids,
     kept,
     mark,
 )
@@ -126,10 +122,6 @@ async def claim_subscriptions(session: AsyncSession, **options: Any) -> Any:
     return await claim(session, Subscription, NOT_MAILED, strategy="advisory", **options)
 
 
-def ids(rows: Any) -> list[int]:
-    return [row.id for row in rows]
-
-
 @pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
 @in_event_loop
 async def test_a_lock_that_cannot_connect_leaves_no_event_loop_open(
@@ -166,42 +158,3 @@ async def test_advisory_claims_are_freed_by_the_commit_of_their_finish(
         assert (before, kept(mailing)) == (4, 2)
         assert ids(await claim_subscriptions(one, limit=5)) == [5]
     assert kept(mailing) == 0
-
-
-@pytest.mark.parametrize("driver", DRIVERS_OF_POSTGRESQL)
-@in_event_loop
-async def test_a_commit_that_the_server_rolls_back_frees_nothing(
-    async_engine: AsyncEngine, mailing: Engine
-) -> None:
-    async with advisory_session(async_engine) as own:
-        claimed = await claim_subscriptions(own)
-        await own.commit()
-        mark(claimed)
-        await complete(own, claimed)
-        with pytest.raises(DBAPIError):
-            await own.execute(text("SELECT 1 / 0"))
-        await own.commit()  # the server answers ROLLBACK without an error
-
-        assert kept(mailing) == 2
-    assert kept(mailing) == 0
-
-
-@pytest.mark.parametrize("driver", [*DRIVERS_OF_INNODB, *DRIVERS_OF_SQLITE])
-@in_event_loop
-async def test_advisory_sessions_are_refused_elsewhere(async_engine: AsyncEngine) -> None:
-    with pytest.raises(UnsupportedDatabase, match="no advisory locks for rows"):
-        async with advisory_session(async_engine):
-            pass
-
-
-@in_event_loop
-async def test_a_round_is_started_and_counted(async_engine: AsyncEngine, engine: Engine) -> None:
-    emptied(engine)
-    async with new_async_session(async_engine) as session:
-        await enqueue(session, Subscriber, [{"id": 1}, {"id": 2}])
-        await complete(session, await claim(session, Subscriber, owner="w", limit=2))
-
-        number = await start_round(session, Subscriber, chunk=1)
-
-        progress = await round_progress(session, Subscriber)
-        assert (number, progress.unclaimed, progress.done) == (1, 2, 0)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_state
 
 import sa_jobqueue
-from sa_jobqueue import ArgumentError, ClaimLost, ConstantBackoff, JobQueue
+from sa_jobqueue import ArgumentError, JobQueue
 from sa_jobqueue.asyncio import (
     AsyncJobQueue,
     cancel,
@@ -40,9 +40,8 @@ from sa_jobqueue.asyncio import (
 
 # Inner: docs/reference/observing.md offers overview() there alone.
 from sa_jobqueue.counts import overview
-from sa_jobqueue.events import Event, listen, remove
 from tests.contract.asyncio.support import in_event_loop, new_async_session
-from tests.models import Email, Task, add_emails, add_tasks, names, recipients
+from tests.models import Email, Task, add_emails, add_tasks, names
 
 LEASE = timedelta(minutes=5)
 LONG_AGO = datetime.now(UTC) - timedelta(hours=1)
@@ -107,25 +106,6 @@ async def test_the_methods_of_a_queue_are_those_of_its_own_kind(
 
 
 @in_event_loop
-async def test_duplicates_are_skipped_and_failed_jobs_are_delayed_by_the_queues_policy(
-    async_engine: AsyncEngine, session: Session, db_alias: str
-) -> None:
-    queue = AsyncJobQueue(JobQueue(Task, backoff=ConstantBackoff(timedelta(hours=1), jitter=0)))
-    rows = [{"id": number, "name": str(number)} for number in (1, 2, 1)]
-    async with new_async_session(async_engine) as own:
-        told = await enqueue(own, Task, rows, skip_duplicates=True)
-        again = await enqueue(own, Task, [*rows, {"id": 3, "name": "3"}], skip_duplicates=True)
-        await queue.fail(own, await queue.claim(own, owner="w", limit=5))
-        await own.commit()
-
-    server = db_alias in ("mysql", "mariadb")
-    assert (told, again) == ((None, None) if server else (2, 1))
-    tasks = session.scalars(select(Task)).all()
-    soon = datetime.now(UTC) + timedelta(minutes=58)
-    assert [(task.status, task.run_at > soon) for task in tasks] == [("unclaimed", True)] * 3
-
-
-@in_event_loop
 async def test_a_claim_loads_the_job_that_it_changed_and_a_refresh_another(
     async_engine: AsyncEngine, session: Session
 ) -> None:
@@ -141,25 +121,6 @@ async def test_a_claim_loads_the_job_that_it_changed_and_a_refresh_another(
         await own.refresh(task)
 
         assert task.status == "unclaimed"
-
-
-@in_event_loop
-async def test_lost_claims_are_raised_through_await_and_the_rest_is_written(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, *"abc")
-    async with new_async_session(async_engine) as own, new_async_session(async_engine) as other:
-        emails = await claim(own, Email, owner="w", limit=3)
-        await own.commit()
-        await release(other, emails.fences[1])
-        await other.commit()
-
-        with pytest.raises(ClaimLost) as raised:
-            await complete(own, emails)
-        await own.commit()
-
-        assert recipients(raised.value.lost) == ["b"]
-        assert (await count_by_status(own, Email))["done"] == 2
 
 
 @in_event_loop
@@ -187,26 +148,3 @@ async def test_a_synchronous_session_is_refused_with_the_way_out() -> None:
 def test_an_async_session_is_refused_by_the_synchronous_verbs_with_the_way_out() -> None:
     with pytest.raises(ArgumentError, match=r"sa_jobqueue\.asyncio"):
         sa_jobqueue.claim(AsyncSession(), Email, owner="w")  # type: ignore[arg-type]  # refused
-
-
-@in_event_loop
-async def test_an_async_session_tells_after_its_commit(
-    async_engine: AsyncEngine, session: Session
-) -> None:
-    add_emails(session, "a")
-    queue, heard = AsyncJobQueue(JobQueue(Email)), list[Event]()
-    for name in ("after_claim", "after_finish"):
-        listen(queue, name, heard.append)
-
-    async with new_async_session(async_engine) as awaited:
-        await queue.claim(awaited, owner="w")
-        await awaited.rollback()
-        claimed = await queue.claim(awaited, owner="w")
-        assert heard == []
-        await awaited.commit()
-        await queue.complete(awaited, claimed)
-        await awaited.commit()
-    for name in ("after_claim", "after_finish"):
-        remove(queue, name, heard.append)
-
-    assert [event.name for event in heard] == ["after_claim", "after_finish"]

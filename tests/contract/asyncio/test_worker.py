@@ -6,65 +6,21 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import URL, Engine, select
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobQueue
-from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue import ArgumentError
+from sa_jobqueue.asyncio import AsyncJobQueue, AsyncWorker
+from sa_jobqueue.workflow import NotWaiting, Workflow
 from tests.contract.asyncio.support import (
-    DRIVERS_OF_INNODB,
-    DRIVERS_OF_POSTGRESQL,
     in_event_loop,
     new_async_session,
 )
 from tests.contract.worker.driver import Workers
-from tests.contract.worker.faults import LostAnswer
-from tests.models import Base, Task
-from tests.support import cut_connections, make_engine
-
-
-@pytest.mark.parametrize("transactional", [False, True])
-def test_each_driver_handles_each_job_once_while_a_commit_is_not_answered(
-    engine: Engine, driver: str, transactional: bool
-) -> None:
-    workers = Workers(driver, engine)
-    workers.add(*"abcdef", max_attempts=1)
-
-    def handle_in(own: Session, task: Task) -> None:
-        task.priority = 7
-        own.flush()
-        workers.note(task)
-
-    handler = handle_in if transactional else workers.note
-    queue = workers.queue(Task, handler, transactional=transactional)
-    with LostAnswer(workers.engine, 1):
-        workers.drain(queue, limit=2, owner="w")
-
-    assert sorted(workers.handled) == list("abcdef")
-    assert set(workers.statuses().values()) == {"done"}
-
-
-@pytest.mark.parametrize("driver", [*DRIVERS_OF_POSTGRESQL, *DRIVERS_OF_INNODB])
-def test_a_worker_whose_connections_are_cut_finishes_what_it_had_handled(
-    fresh_database: URL, driver: str, db_alias: str
-) -> None:
-    plain = make_engine(fresh_database)
-    Base.metadata.create_all(plain)
-    workers = Workers(driver, plain)
-    workers.add(*"abc")
-    plain.dispose()
-
-    def handle(task: Task) -> None:
-        workers.note(task)
-        if task.name == "b":
-            cut_connections(fresh_database, db_alias)
-
-    workers.drain(Task, handle, limit=2)
-
-    assert workers.handled == list("abc")
-    assert set(workers.statuses().values()) == {"done"}
-    plain.dispose()
+from tests.contract.workflow.support import SOON, statuses
+from tests.models import Task
+from tests.videos import S, Video, add_videos, videos
 
 
 @pytest.mark.parametrize("driver", ["asyncio"])
@@ -91,28 +47,54 @@ def test_a_handler_that_cancels_its_own_task_leaves_the_next_jobs_alone(
 
 
 @in_event_loop
-async def test_a_database_in_memory_has_no_second_connection_and_no_heartbeat() -> None:
-    queue = JobQueue(Task)
-    tasks: set[str] = set()
+async def test_the_async_handlers_of_a_workflow_are_awaited(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    workflow = Workflow(Video, S, final=[S.REJECTED])
 
-    @queue.handler(timeout=timedelta(milliseconds=50))
-    async def send(task: Task) -> None:
-        tasks.update(each.get_name() for each in asyncio.all_tasks())
-        if task.name == "a":
-            await asyncio.sleep(60)
+    @workflow.step(S.UPLOADED, during=S.CHECKING, then=S.AT_FARM, branches=[S.REJECTED])
+    async def check(video: Video) -> S | None:
+        return S.REJECTED if video.title == "bad" else None
 
-    engine = create_async_engine("sqlite+aiosqlite://")
-    async with engine.begin() as connection:
-        await connection.run_sync(Base.metadata.create_all)
-    async with new_async_session(engine) as own:
-        own.add_all(Task(name=name, max_attempts=1) for name in "ab")
-        await own.commit()
-        with pytest.raises(ArgumentError, match="one connection, and concurrency= needs more"):
-            await AsyncWorker(engine, queue, concurrency=2, drain=True).run()
-        await AsyncWorker(engine, queue, drain=True).run()
-        states = (await own.scalars(select(Task.status).order_by(Task.id))).all()
-    await engine.dispose()
+    workflow.waiting(S.AT_FARM, signals=[S.PUBLISHED])
+    video, _ = add_videos(session, "good", "bad")
 
-    assert states == ["failed", "done"]
-    assert "sa_jobqueue worker" in tasks
-    assert "sa_jobqueue heartbeat" not in tasks
+    await AsyncWorker(async_engine, workflow, drain=True, poll=SOON, limit=2, concurrency=2).run()
+    async with new_async_session(async_engine) as other:
+        await other.run_sync(workflow.signal, video.id, S.PUBLISHED)
+        await other.commit()
+        with pytest.raises(NotWaiting):
+            await other.run_sync(workflow.signal, video.id, S.PUBLISHED)
+
+    assert statuses(session) == {"good": "published", "bad": "rejected"}
+
+
+@in_event_loop
+async def test_the_verbs_of_a_workflow_are_awaited(
+    async_engine: AsyncEngine, session: Session
+) -> None:
+    workflow = videos()
+    claimed, waiting = add_videos(session, "a", "b")
+    waiting_id = waiting.id
+    async with new_async_session(async_engine) as other:
+        queue = AsyncJobQueue(workflow.steps[0].queue)
+        (first,) = await queue.claim(other, owner="w")
+        await queue.complete(other, first)
+        # A plain JobQueue would leave the owner, as on a job that has ended.
+        assert (first.id, first.status, first.owner) == (claimed.id, "checked", None)
+        waiting = await other.get_one(Video, waiting_id)
+
+        assert await other.run_sync(workflow.cancel, [first, waiting]) == [first, waiting]
+        assert await other.run_sync(workflow.retry, waiting, S.RENDERED) == [waiting]
+        assert not await other.run_sync(workflow.reap, max_runtime=timedelta(0))
+        await other.commit()
+
+    assert statuses(session) == {"a": "cancelled", "b": "rendered"}
+
+
+@in_event_loop
+async def test_a_step_whose_handler_is_a_plain_function_is_refused(
+    async_engine: AsyncEngine,
+) -> None:
+    with pytest.raises(ArgumentError, match="make it async def"):
+        await AsyncWorker(async_engine, videos(), drain=True).run()

@@ -8,9 +8,18 @@ import pytest
 from sqlalchemy import Engine, inspect, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ClaimLost, JobQueue, NotClaimed, cancel, claim, complete, release
+from sa_jobqueue import (
+    ClaimLost,
+    JobQueue,
+    NotClaimed,
+    cancel,
+    claim,
+    complete,
+    release,
+    reprioritize,
+)
 from tests.contract.steps import before, unless_refused
-from tests.models import Account, Email, add_emails, recipients
+from tests.models import Account, Email, Task, add_emails, add_tasks, recipients
 from tests.support import MARKING, SERVERS, Sessions, begin_deferred, impatient
 
 # Between two statements
@@ -38,27 +47,31 @@ def test_no_step_between_two_statements_gives_a_row_twice(
     session.commit()
 
 
-@pytest.mark.parametrize("between", ["SELECT", "UPDATE email SET status='cancelled'"])
-def test_a_job_claimed_meanwhile_is_not_cancelled(
-    engine: Engine, new_session: Sessions, between: str
+@pytest.mark.parametrize("between", ["SELECT", "UPDATE"])
+@pytest.mark.parametrize("verb", ["cancel", "reprioritize"])
+def test_a_job_claimed_meanwhile_is_left_out(
+    engine: Engine, new_session: Sessions, between: str, verb: str
 ) -> None:
     session, other = new_session(), new_session(impatient(engine))
-    (email,) = add_emails(session, "a")
-    stolen: list[str] = []
+    a, b = add_tasks(session, "a", "b")
+    stolen: list[int] = []
 
     def steal() -> None:
-        stolen.extend(recipients(claim(other, Email, owner="w")))
+        stolen.extend(job.id for job in claim(other, Task, owner="w"))
         other.commit()
 
-    with before(engine, between, unless_refused(steal, other)):
-        cancelled = cancel(session, [email])
+    with before(engine, between, unless_refused(steal, other)) as taken:
+        changed = cancel(session, [a, b]) if verb == "cancel" else reprioritize(session, [a, b], 7)
     session.commit()
 
-    status = new_session().scalar(select(Email.status))
-    assert (cancelled == [email], bool(stolen), status) in [
-        (True, False, "cancelled"),
-        (False, True, "claimed"),
-    ]
+    left = [job for job in (a, b) if job.id not in stolen]
+    status, priority = ("cancelled", 0) if verb == "cancel" else ("unclaimed", 7)
+    found = {job.id: (job.status, job.priority) for job in new_session().scalars(select(Task))}
+    assert taken
+    assert changed == left
+    assert found == {
+        job.id: (status, priority) if job in left else ("claimed", 0) for job in (a, b)
+    }
 
 
 # Behind rows that others hold: they are locked, and a plain read finds them unclaimed

@@ -22,6 +22,7 @@ FEWER_ROWS = 2_000
 
 pytestmark = [
     pytest.mark.load,
+    pytest.mark.by_turns("mysql", "mariadb"),
     pytest.mark.xdist_group("concurrency"),
     pytest.mark.timeout(300),
 ]

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import (
-    Column,
-    Engine,
-    Index,
-    Integer,
-    MetaData,
-    select,
-)
+from sqlalchemy import Column, Engine, Index, Integer, MetaData, select
 from sqlalchemy.orm import Session, registry
 
 from sa_jobqueue import (
@@ -124,7 +117,6 @@ def _manage(session: Session, cls: Any) -> None:
     queue.enqueue(session, [{"acct": n} for n in range(8)])
     first, second, *_ = session.scalars(select(cls).order_by(cls.id)).all()
     assert queue.position(session, first) == 1
-    assert queue.waiting_time(session, first) is None
     if hasattr(cls, "priority"):
         queue.reprioritize(session, first, 5)
     assert queue.cancel(session, second) == [second]

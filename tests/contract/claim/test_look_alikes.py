@@ -33,7 +33,7 @@ def look_alike(db_url: URL, db_alias: str, session: Session) -> Iterator[Engine]
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
     def tell(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
-        asks = "version()" in statement.lower() and statement.startswith("SELECT")
+        asks = statement.lower().startswith("select version()")
         return TOLD[db_alias] if asks else statement, parameters
 
     yield engine

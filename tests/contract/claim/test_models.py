@@ -7,16 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import (
-    Dialect,
-    Engine,
-    String,
-    TypeDecorator,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Dialect, Engine, String, TypeDecorator, inspect, select, text, update
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,

@@ -154,20 +154,18 @@ def test_keys_of_two_columns_go_on_too(session: Session, other: Session, clock: 
     assert found == keys
 
 
-@pytest.mark.parametrize("options", [{"order_by": Email.recipient}, {"strict_order": True}])
-def test_other_orders_have_no_place(session: Session, other: Session, options: Any) -> None:
+@pytest.mark.parametrize(
+    "queue",
+    [
+        JobQueue(Email, order_by=Email.recipient),
+        JobQueue(Email, strict_order=True),
+        JobQueue(Email, Email.recipient != "z"),
+    ],
+)
+def test_other_orders_and_criteria_of_your_own_have_no_place(
+    session: Session, other: Session, queue: JobQueue[Email]
+) -> None:
     add_emails(session, *"abcdefgh")
-    queue = JobQueue(Email, **options)
-    claimed(queue, session)
-    claimed(queue, session)
-    put_back(other, "a")
-
-    assert claimed(queue, session)[0] == "a"
-
-
-def test_criteria_of_your_own_have_no_place(session: Session, other: Session) -> None:
-    add_emails(session, *"abcdefgh")
-    queue = JobQueue(Email, Email.recipient != "z")
     claimed(queue, session)
     claimed(queue, session)
     put_back(other, "a")

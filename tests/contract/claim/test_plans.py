@@ -17,12 +17,12 @@ from tests.contract.plans import (
     analyze,
     explained,
     fill,
+    locked_rows,
     locking,
     rows_read,
     sorts_the_queue,
 )
 from tests.contract.round_models import Pet, RoundBase
-from tests.innodb_locks import locked_rows
 from tests.models import Base, Email, Message, Task
 from tests.support import make_engine
 from tests.videos import Video, videos

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, StaticPool, create_engine, select
-from sqlalchemy.ext.horizontal_shard import ShardedSession
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session, aliased
 
 from sa_jobqueue import (
@@ -27,7 +26,7 @@ from sa_jobqueue import (
     retry,
     with_fence,
 )
-from tests.models import Account, Base, Dog, Email, Letter, Message, Task, add_emails
+from tests.models import Account, Dog, Email, Letter, Message, Task, add_emails
 from tests.support import ALL_STRATEGIES, SERVERS, STRATEGIES, Sessions
 
 Call = Callable[[Session], object]
@@ -44,7 +43,6 @@ CALLS: list[tuple[Call, str]] = [
     (claiming(owner=None), "owner= is needed"),
     (claiming(order_by="recipient"), r"Email\.id\.desc"),
     (claiming(strategy="skip-locked"), "skip_locked"),
-    (claiming(strategy="skip-locked", candidates_from=Session()), "skip_locked"),
     (lambda session: claim(session, aliased(Email), owner="w"), "mapped class"),
     (lambda session: claim(session, Letter, Letter.account_id == Account.id, owner="w"), "has"),
     (
@@ -54,10 +52,7 @@ CALLS: list[tuple[Call, str]] = [
         ),
         "not the row",
     ),
-    (
-        lambda session: complete(session, claim(session, Dog, owner="w"), delete=True),
-        "tables",
-    ),
+    (lambda session: complete(session, claim(session, Dog, owner="w"), delete=True), "tables"),
     (lambda session: enqueue(session, Task, [{"name": "a", "prioritty": 3}]), "prioritty"),
     *(
         (
@@ -88,9 +83,6 @@ def test_a_strategy_that_cannot_run_here_is_refused(session: Session, db_alias: 
     for name in {*ALL_STRATEGIES, "advisory"} - here:
         with pytest.raises(UnsupportedDatabase, match=f"{name}.*use strategy='auto'"):
             claim(session, Email, owner="w", strategy=name)
-    first = STRATEGIES[db_alias][0]
-    with pytest.raises((ArgumentError, UnsupportedDatabase), match="candidates"):
-        claim(session, Email, owner="w", candidates_from=Session(), strategy=first)
 
 
 @pytest.mark.only_on(*SERVERS)
@@ -134,24 +126,3 @@ def test_entities_need_a_session_and_a_connection_writes_nothing(
         connection.commit()
 
     assert session.scalars(select(Email.status)).all() == before
-
-
-def test_a_session_of_several_shards_is_refused_and_a_session_of_one_serves() -> None:
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    Base.metadata.create_all(engine)
-    sharded = ShardedSession(
-        shards={"x": engine, "y": engine},
-        shard_chooser=lambda *_, **__: "x",
-        identity_chooser=lambda *_, **__: ["x", "y"],
-        execute_chooser=lambda _: ["x", "y"],
-    )
-
-    with Session(engine) as session:
-        add_emails(session, "a", "b", "c")
-        jobs = claim(session, Email, owner="w", limit=2)
-        assert len(jobs) == 2
-        complete(session, jobs)
-    refused: list[Call] = [claiming(limit=2), lambda session: complete(session, jobs.fences)]
-    for call in refused:
-        with sharded, pytest.raises(ArgumentError, match="Session of one shard"):
-            call(sharded)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine, event, select, text
-from sqlalchemy.orm import (
-    ORMExecuteState,
-    Session,
-    scoped_session,
-    sessionmaker,
-    with_loader_criteria,
-)
+from sqlalchemy import Delete, Engine, Update, create_engine, select, text
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import JobQueue, claim, complete, enqueue
 from tests.models import Email, add_emails, recipients
-from tests.support import Sessions, begin_deferred
+from tests.support import Sessions, begin_deferred, only_seeing
 
 
 def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
@@ -23,13 +17,7 @@ def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
     session = new_session()
     add_emails(session, *["tenant1"] * 3, *["tenant2"] * 3)
 
-    @event.listens_for(session, "do_orm_execute")
-    def only_tenant_2(state: ORMExecuteState) -> None:
-        if state.is_select and not state.is_relationship_load:
-            state.statement = state.statement.options(
-                with_loader_criteria(Email, Email.recipient == "tenant2")
-            )
-
+    only_seeing(session, Email, Email.recipient == "tenant2")
     emails = claim(session, Email, owner="w", limit=2, strategy=strategy)
     rows = JobQueue(Email, strategy=strategy).claim_rows(session, owner="w", limit=1)
 
@@ -40,8 +28,6 @@ def test_criteria_of_do_orm_execute_hooks_hold_in_claims(
 def test_a_routing_session_claims_on_the_writer(
     engine: Engine, new_session: Sessions, strategy: str
 ) -> None:
-    from sqlalchemy import Delete, Update, create_engine
-
     replica = create_engine("sqlite://")  # without a single table
 
     class RoutingSession(Session):

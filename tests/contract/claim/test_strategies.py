@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select, text, update
+from sqlalchemy import Engine, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import (
-    JobQueue,
-    claim,
-    complete,
-    fail,
-    fence_of,
-    release,
-)
+from sa_jobqueue import JobQueue, claim, complete, fail, fence_of, release
 from tests.models import Email, Task, add_emails, add_tasks, recipients
-from tests.support import (
-    SERVERS,
-    Sessions,
-    begin_deferred,
-)
+from tests.support import SERVERS, Sessions, begin_deferred, heard
 
 # skip_locked
 
@@ -39,6 +29,18 @@ def test_no_plan_makes_a_claim_take_more_than_its_limit(session: Session) -> Non
 
     claimed = session.scalars(select(Email.id).where(Email.status == "claimed")).all()
     assert len(claimed) == 7
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_the_log_of_a_claim_names_the_strategy_that_auto_has_chosen(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_emails(session, "a")
+    caplog.set_level(logging.DEBUG, "sa_jobqueue.claim")
+
+    claim(session, Email, owner="w")
+
+    assert "w: 1 of Email, skip_locked" in caplog.text
 
 
 # candidates
@@ -65,26 +67,6 @@ def test_candidates_taken_by_others_are_counted_as_lost_and_a_claim_that_lost_al
     assert "all 2 candidates were lost" in caplog.text
 
 
-@pytest.mark.only_on(*SERVERS)
-def test_a_candidate_of_a_lagging_replica_that_no_longer_matches_is_lost(
-    engine: Engine, session: Session, new_session: Sessions
-) -> None:
-    a, b, c, _ = add_emails(session, "xa", "xb", "xc", "xd")
-    # It reads what was there before the claim, as a replica does.
-    replica = new_session(engine.execution_options(isolation_level="REPEATABLE READ"))
-    assert len(replica.scalars(select(Email)).all()) == 4
-    a.recipient = "changed"
-    b.status = "done"
-    session.delete(c)
-    session.commit()
-
-    ours = Email.recipient.like("x%")
-    claimed = claim(session, Email, ours, owner="w", limit=4, candidates_from=replica)
-
-    assert recipients(claimed) == ["xd"]
-    assert (claimed.candidates, claimed.lost) == (4, 3)
-
-
 # update_then_select
 
 
@@ -100,43 +82,22 @@ def test_two_claims_of_one_owner_in_one_microsecond_do_not_mix(
     first = claim(session, Email, owner="w", limit=2, strategy="update_then_select")
     session.commit()
 
-    @event.listens_for(engine, "before_cursor_execute")
-    def let_time_pass(conn, cursor, statement, *_):  # type: ignore[no-untyped-def]  # SQLAlchemy's
+    def let_time_pass(_: Any, cursor: Any, statement: str, *__: Any) -> None:
         if statement.startswith("ROLLBACK TO"):
             cursor.execute("SET timestamp = 1700000000.123457")
 
-    try:
+    with heard(engine, "before_cursor_execute", let_time_pass):
         second = claim(other, Email, owner="w", limit=2, strategy="update_then_select")
         other.commit()
-    finally:
-        event.remove(engine, "before_cursor_execute", let_time_pass)
-        session.close()
-        other.close()
-        engine.dispose()  # with the clocks that stand still
+    session.close()
+    other.close()
+    engine.dispose()  # with the clocks that stand still
 
     assert (recipients(first), recipients(second)) == (["a", "b"], ["c", "d"])
     assert fence_of(first[0]).owner_date != fence_of(second[0]).owner_date
 
 
 # held
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_rows_are_held_until_a_rollback_and_others_are_finished_meanwhile(
-    session: Session, other: Session
-) -> None:
-    add_emails(session, "a", "b", "c", "d")
-    held = claim(session, Email, owner="w", limit=2, strategy="held")
-    claim(other, Email, owner="v", limit=2, strategy="held")
-
-    complete(session, held)
-    session.commit()
-
-    statuses = session.scalars(select(Email.status).order_by(Email.id))
-    assert list(statuses) == ["done", "done", "unclaimed", "unclaimed"]
-    assert not claim(session, Email, strategy="held")
-    other.rollback()
-    assert recipients(claim(session, Email, limit=2, strategy="held")) == ["c", "d"]
 
 
 @pytest.mark.only_on(*SERVERS)

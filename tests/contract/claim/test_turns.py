@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, delete, exists, select, update
 from sqlalchemy.orm import Session, aliased
 
-from sa_jobqueue import Claim, ClaimLost, JobQueue, renew
+from sa_jobqueue import ArgumentError, Claim, ClaimLost, JobQueue, renew
 from tests.contract.events.conftest import Hear, hear  # noqa: F401 - a fixture
 from tests.contract.steps import before
 from tests.models import Document, Email, Task, add_emails, add_tasks, recipients
@@ -244,3 +244,16 @@ def test_a_turn_of_jobs_with_uuids_tells_which_were_lost(session: Session) -> No
         queue.turn(session, first, owner="w", delete=True)
 
     assert (caught.value.kept, caught.value.lost) == ((first[0],), (first[1],))
+
+
+def test_a_turn_without_an_owner_is_refused_before_it_finishes_a_job(session: Session) -> None:
+    add_emails(session, "a", "b")
+    queue = JobQueue(Email)
+    claimed = queue.claim(session, owner="w")
+    session.commit()
+
+    with pytest.raises(ArgumentError, match="owner= is needed"):
+        queue.turn(session, claimed)
+    session.commit()
+
+    assert [email.status for email in claimed] == ["claimed"]

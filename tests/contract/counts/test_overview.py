@@ -7,15 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, literal_column, text, update
+from sqlalchemy import URL, literal_column, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, claim, stats, utc_now
-from sa_jobqueue.control import pause
 
 # Inner: docs/reference/observing.md offers this package.
 from sa_jobqueue.counts import Count, QueueStats, overview
-from sa_jobqueue.doctor import Severity, examine
 from tests.models import Email, Render, add_renders
 from tests.support import make_engine
 
@@ -34,7 +32,7 @@ def now() -> datetime:
 def test_an_empty_queue_has_nothing_to_tell(session: Session) -> None:
     nothing = Count(0)
     assert parcels.stats(session) == QueueStats(
-        "sent_parcel", nothing, None, None, nothing, nothing, nothing, None, None, ()
+        "sent_parcel", nothing, None, None, nothing, nothing, nothing, 0.0, None, ()
     )
 
 
@@ -95,29 +93,54 @@ def test_without_an_index_failed_jobs_are_not_counted(session: Session, db_alias
     assert (stats(session, Pigeon).failed, stats(session, Pigeon).cancelled) == expected
 
 
-@pytest.mark.only_on("sqlite", "postgresql")
-def test_an_index_that_is_declared_and_not_there_yet_is_not_counted_by(
-    session: Session, engine: Engine
-) -> None:
-    indexes = Postcard.metadata.tables["postcard"].indexes
-    (index,) = (index for index in indexes if "failed" in str(index.name))
-    index.drop(engine)
-
-    seen = stats(session, Postcard)
-    session.rollback()
-    (found,) = (each for each in examine(engine, Postcard).findings if each.check == "failed")
-    index.create(engine)
-
-    assert (seen.failed, found.severity) == (None, Severity.WARNING)
-    assert "failed" not in [finding.check for finding in examine(engine, Postcard).findings]
-
-
-def test_more_levels_than_are_looked_at_make_a_count_that_may_be_more(
-    session: Session,
-) -> None:
+def test_more_levels_than_are_looked_at_make_a_count_that_may_be_more(session: Session) -> None:
     add(session, *(Parcel(priority=n) for n in range(21)))
 
     assert parcels.stats(session).due == Count(20, more=True)
+
+
+# -- behind a key ------------------------------------------------------------
+
+
+def behind(session: Session, **limits: Any) -> tuple[int, int]:
+    """Return how many parcels can be claimed, and how many wait behind others of their kind."""
+    queue = JobQueue(Parcel, **limits)
+    seen = queue.stats(session)
+    claimable = queue.claim(session, owner="any", limit=50)
+    session.rollback()
+    assert seen.behind is not None
+    assert seen.due.number == len(claimable)
+    return seen.due.number, seen.behind.number
+
+
+def test_jobs_behind_others_of_their_key_are_not_due(session: Session) -> None:
+    later = now() + HOUR
+    kinds = [*"aaabbb", "c"]
+    add(session, *(Parcel(kind=kind, priority=n % 2) for n, kind in enumerate(kinds)))
+    whole = behind(session, serial_by=Parcel.kind), behind(session, limit_by={Parcel.kind: 2})
+    JobQueue(Parcel, Parcel.kind == "a").claim(session, owner="w")
+    session.commit()
+    busy = behind(session, serial_by=Parcel.kind), behind(session, limit_by={Parcel.kind: 2})
+    add(session, Parcel(kind="b", attempts=1, run_at=later), Parcel(kind="c", run_at=later))
+
+    retried = behind(session, serial_by=Parcel.kind)
+    skipped = behind(session, limit_by={Parcel.kind: 1})
+
+    assert whole == ((3, 4), (5, 2))
+    assert busy == ((2, 4), (4, 2))
+    assert (retried, skipped) == ((1, 5), (2, 4))
+    assert parcels.stats(session).behind is None
+
+
+def test_a_queue_whose_workers_died_with_its_keys_still_waits(session: Session) -> None:
+    queue = JobQueue(Parcel, serial_by=Parcel.kind)
+    add(session, Parcel(), Parcel())
+    queue.claim(session, owner="w")
+
+    seen = queue.stats(session)
+
+    assert (seen.due, seen.behind, seen.waiting) == (Count(0), Count(1), Count(1))
+    assert seen.worries == ["no worker"]
 
 
 # -- the rate of finishes ---------------------------------------------------
@@ -138,7 +161,7 @@ def ago(session: Session, jobs: Sequence[Any], minutes: float) -> None:
 def test_the_rate_counts_what_a_queue_completed_in_five_minutes(session: Session) -> None:
     cards, printed = JobQueue(Postcard), JobQueue(Parcel, then="printed")
     add(session, *(Postcard() for _ in range(6)), *(Parcel() for _ in range(3)))
-    assert cards.stats(session).rate is None
+    assert cards.stats(session).rate == 0
     printed.complete(session, printed.claim(session, owner="w", limit=3))
     jobs = cards.claim(session, owner="w", limit=5)
     cards.complete(session, jobs[:4])
@@ -147,8 +170,8 @@ def test_the_rate_counts_what_a_queue_completed_in_five_minutes(session: Session
 
     assert cards.stats(session).rate == pytest.approx(3 / 300)
     assert printed.stats(session).rate == pytest.approx(3 / 300)
-    assert JobQueue(Postcard, Postcard.id == 0).stats(session).rate is None
-    assert parcels.stats(session).rate is None
+    assert JobQueue(Postcard, Postcard.id == 0).stats(session).rate == 0
+    assert parcels.stats(session).rate == 0
 
 
 # -- control tables -----------------------------------------------------------
@@ -162,15 +185,3 @@ def test_without_control_tables_nobody_is_asked(session: Session, fresh_database
     engine.dispose()
 
     assert [(seen.paused, seen.workers) for seen in found] == [(None, None)] * 2
-
-
-def test_a_session_that_knows_only_the_class_reads_the_control_tables(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        pause(session, Parcel)
-
-    with Session(binds={Parcel: engine}) as session:
-        session.add(Parcel())
-        seen = parcels.stats(session)
-
-    assert seen.due == Count(1)
-    assert seen.paused is not None

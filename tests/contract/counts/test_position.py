@@ -7,18 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, inspect, select, text
-from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+from sqlalchemy import func, inspect, select, text
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
+    ArgumentError,
     JobQueue,
     cancel,
     claim,
-    complete,
-    fence_of,
     position,
     reprioritize,
-    waiting_time,
 )
 
 # Inner: docs/reference/observing.md offers this package.
@@ -38,9 +36,9 @@ from tests.models import (
     Task,
     add_tasks,
 )
-from tests.support import Sessions
+from tests.support import Sessions, only_seeing
 
-from .models import Crate, Hall, Parcel, Ticket, add, keys, keys_in_claim_order, pages
+from .models import Crate, Hall, Ticket, keys, keys_in_claim_order, pages
 
 HOUR = timedelta(hours=1)
 
@@ -115,7 +113,7 @@ IN_OWN_ORDER = [
 
 @pytest.mark.parametrize("queue", [*IN_CLAIM_ORDER, *IN_OWN_ORDER], ids=str)
 def test_positions_and_lists_of_due_jobs_follow_the_claim_order(
-    session: Session, queue: JobQueue[Any]
+    session: Session, queue: JobQueue[Any], db_alias: str
 ) -> None:
     session.add_all(rows_of(queue.entity))
     if queue.entity in (Animal, Cat):
@@ -129,6 +127,12 @@ def test_positions_and_lists_of_due_jobs_follow_the_claim_order(
 
     only_page = order[:4] if queue in IN_OWN_ORDER else order
     assert listed == only_page
+    if queue in IN_OWN_ORDER:
+        with pytest.raises(ArgumentError, match="order of the mixins"):
+            queue.position(session, jobs[0])
+        return
+    if queue.entity is Crate and db_alias in ("mysql", "mariadb"):  # its key is an ENUM
+        return
     ranks = {key: rank for rank, key in enumerate(order, 1)}
     assert [queue.position(session, job) for job in jobs] == [
         ranks.get(inspect(job).identity) for job in jobs
@@ -166,16 +170,9 @@ def test_a_new_priority_changes_the_position_at_once(session: Session) -> None:
 def test_criteria_of_hooks_hold_for_positions(session: Session, new_session: Sessions) -> None:
     jobs = add_tasks(session, *["one", "two"] * 2)
     tenant = new_session()
+    only_seeing(tenant, Task, Task.name == "two")
 
-    @event.listens_for(tenant, "do_orm_execute")
-    def of_tenant(state: ORMExecuteState) -> None:
-        if state.is_select:
-            ours = with_loader_criteria(Task, Task.name == "two")
-            state.statement = state.statement.options(ours)
-
-    by_number = JobQueue(Task, order_by=Task.id)
     assert places(tenant, jobs) == [None, 1, None, 2]
-    assert [by_number.position(tenant, job) for job in jobs] == [None, 1, None, 2]
 
 
 # -- while others change the queue -------------------------------------------
@@ -208,28 +205,3 @@ def test_a_job_that_changes_meanwhile_has_its_new_position(
         found = position(session, first)
 
     assert found == place
-
-
-# -- how long a job waits ----------------------------------------------------
-
-
-def test_the_waiting_time_is_the_position_divided_by_the_rate(session: Session) -> None:
-    add(session, *(Parcel(priority=-9) for _ in range(30)))
-    claimed = claim(session, Parcel, owner="w", limit=30)
-    add(session, *(Parcel(priority=-number) for number in range(10)))
-    job = session.query(Parcel).filter_by(status="unclaimed", priority=0).one()
-    queue = JobQueue(Parcel)
-    assert waiting_time(session, job) is None  # nothing was finished lately
-    complete(session, claimed)
-
-    assert queue.position(session, job) == 10
-    assert queue.waiting_time(session, job) == waiting_time(session, job) == timedelta(seconds=100)
-    assert waiting_time(session, fence_of(claimed[0])) is None
-
-
-def test_queues_that_delete_their_jobs_have_no_waiting_time(session: Session) -> None:
-    add(session, Message(sequence=1), Message(sequence=2))
-    complete(session, claim(session, Message, owner="w"))
-    (job,) = session.scalars(select(Message))
-
-    assert (position(session, job), waiting_time(session, job)) == (1, None)

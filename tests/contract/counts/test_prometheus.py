@@ -14,11 +14,11 @@ from sa_jobqueue import JobQueue, Owner
 from sa_jobqueue.control import pause, register_worker
 
 # Inner: docs/reference/observing.md offers this package.
-from sa_jobqueue.counts import overview, workers_needed
+from sa_jobqueue.counts import overview, reading, workers_needed
 from sa_jobqueue.prometheus import QueueCollector, count_events
 from sa_jobqueue.worker import Worker
 from tests.contract.counts.models import TABLES, Parcel, Pigeon, boxes, parcels
-from tests.support import make_engine
+from tests.support import SERVERS, make_engine
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -38,8 +38,7 @@ def read(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
 
 
 def test_a_scrape_reads_depth_age_and_failures(
-    registry: CollectorRegistry,
-    session: Session,
+    registry: CollectorRegistry, session: Session
 ) -> None:
     parcels = JobQueue(Parcel)
     parcels.enqueue(session, [{"max_attempts": 1}, {}, {}])
@@ -127,6 +126,26 @@ def test_a_queue_whose_migration_has_not_run_has_no_samples_and_the_others_have(
     assert read(registry, "due_jobs") == 0
     assert read(registry, "due_jobs", queue="pigeon") is None
     engine.dispose()
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_locked_table_costs_the_metrics_of_its_queue_alone(
+    registry: CollectorRegistry,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(reading, "TIME_LIMIT", timedelta(seconds=1))
+    postgresql = engine.dialect.name == "postgresql"
+    with engine.connect() as connection:
+        how = "LOCK TABLE {} IN ACCESS EXCLUSIVE MODE" if postgresql else "LOCK TABLES {} WRITE"
+        connection.exec_driver_sql(how.format("sent_parcel"))
+        due = [read(registry, "due_jobs", queue=name) for name in ("sent_parcel", "pigeon")]
+        if not postgresql:
+            connection.exec_driver_sql("UNLOCK TABLES")
+
+    assert due == [None, 0]
+    assert "sent_parcel has no metrics now" in caplog.text
 
 
 def test_queues_of_one_name_are_told_apart_by_names_of_their_own(

@@ -64,10 +64,11 @@ def test_an_overview_reads_no_done_rows(big: Engine, queue: Any) -> None:
         overview(session, [queue])  # asks for the indexes, once a minute
         before = rows_read(session.connection())
 
-        with plans(big, *TABLES) as steps:
-            (seen,) = overview(session, [queue])
+        (seen,) = overview(session, [queue])
 
         assert rows_read(session.connection()) - before < READ
+        with plans(big, *TABLES) as steps:  # MySQL reads a table of one row to explain it
+            overview(session, [queue])
         assert_by_index(big, steps, *TABLES)
         session.rollback()
     assert str(seen.due) == "10,000+"

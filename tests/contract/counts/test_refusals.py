@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobQueue, position, waiting_time
+from sa_jobqueue import ArgumentError, JobQueue, position
 
 # Inner: docs/reference/observing.md offers this package.
 from sa_jobqueue.counts import Listed, list_jobs, overview
@@ -18,11 +18,6 @@ from tests.models import Account, Email, Task, add_emails
 from .models import Parcel, Pigeon, add, boxes, parcels
 
 ADVISORY: JobQueue[Any] = JobQueue(Account, Account.id > 0, strategy="advisory")
-
-
-def unindexed(call: Callable[..., Any], words: str) -> Any:
-    """Refuse where no index finds the finished jobs; on InnoDB the reap index does."""
-    return pytest.param(call, words, marks=pytest.mark.only_on("postgresql", "sqlite"))
 
 
 @pytest.mark.parametrize(
@@ -35,8 +30,6 @@ def unindexed(call: Callable[..., Any], words: str) -> Any:
         (lambda s, email: JobQueue(Task).position(s, email), "queue"),
         (lambda s, email: QueueCollector(s.bind, [ADVISORY]), "add JobMixin to its bases"),
         (lambda s, email: QueueCollector(s.bind, [parcels, boxes]), "two queues are called"),
-        unindexed(lambda s, email: waiting_time(s, email), r'Index\("ix_email_finish", "status", '),
-        unindexed(lambda s, email: waiting_time(s, s.get_one(Pigeon, (1, 1))), "no index finds"),
     ],
 )
 def test_a_call_that_cannot_be_meant_is_refused(

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from sqlalchemy import DateTime, Engine, ForeignKey, String, UniqueConstraint, delete, select, text
+from sqlalchemy import (
+    DateTime,
+    Engine,
+    ForeignKey,
+    String,
+    UniqueConstraint,
+    delete,
+    event,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import JobMixin, RetryMixin, ScheduleMixin, claim, complete, enqueue
+from sa_jobqueue import ArgumentError, JobMixin, RetryMixin, ScheduleMixin, claim, complete, enqueue
 from tests.models import Animal, Cat
 from tests.support import Sessions
 
@@ -42,6 +52,23 @@ class Coupon(JobMixin, ScheduleMixin, RetryMixin, Base):
     changed: Mapped[datetime | None] = mapped_column(DateTime())
 
 
+class Voucher(JobMixin, Base):
+    __tablename__ = "voucher"
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_abstract": True}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10))
+    code: Mapped[str] = mapped_column(String(10), unique=True)
+    text: Mapped[str] = mapped_column(String(5))
+
+
+class Gift(Voucher):
+    __mapper_args__ = {"polymorphic_identity": "gift"}  # noqa: RUF012
+
+
+class Refund(Voucher):
+    __mapper_args__ = {"polymorphic_identity": "refund"}  # noqa: RUF012
+
+
 @pytest.fixture(scope="module")
 def tables(shared_engine: Engine) -> Iterator[None]:
     Base.metadata.create_all(shared_engine)
@@ -56,7 +83,7 @@ def tables(shared_engine: Engine) -> Iterator[None]:
 
 @pytest.fixture
 def session(tables: None, session: Session) -> Session:
-    for entity in (Coupon, Shop):
+    for entity in (Coupon, Shop, Voucher):
         session.execute(delete(entity))
     session.commit()
     return session
@@ -177,11 +204,6 @@ def test_a_taken_primary_key_is_a_duplicate_also_where_the_mapper_inserts(
 # Several who enqueue
 
 
-def fresh(count: int) -> list[str]:
-    """Make keys that no row had: InnoDB keeps deleted entries and their locks a while."""
-    return sorted(uuid4().hex[:10] for _ in range(count))
-
-
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_second_enqueuer_waits_and_takes_the_key_only_if_the_first_rolls_back(
     session: Session, other: Session, end: str, told: Callable[[int], int | None]
@@ -199,18 +221,121 @@ def test_a_second_enqueuer_waits_and_takes_the_key_only_if_the_first_rolls_back(
     assert list(session.scalars(select(Coupon.text))) == ["first" if end == "commit" else "new"]
 
 
-def test_many_enqueuers_of_the_same_keys_in_one_order_insert_each_key_once(
-    session: Session, new_session: Sessions
+# What is brought up to date
+
+
+def update_waiting(session: Session, *codes: str, **columns: Any) -> int | None:
+    rows = [{"code": code, **columns} for code in codes]
+    return enqueue(session, Coupon, rows, update_duplicates=Coupon.code)
+
+
+def texts(session: Session) -> dict[str | None, str]:
+    session.expire_all()
+    return {coupon.code: coupon.text for coupon in session.scalars(select(Coupon))}
+
+
+def test_a_waiting_job_gets_the_values_of_a_duplicate(
+    session: Session, told: Callable[[int], int | None]
 ) -> None:
-    keys = fresh(40)
+    later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    add(session, "a", "b", text="old")
 
-    def enqueued(number: int) -> None:
-        with new_session() as own:
-            for begin in range(0, 40, 10):
-                add(own, *keys[begin : begin + 10])
-            own.commit()
+    assert update_waiting(session, "a", "c", text="newer", number=3) == told(1)
+    enqueue(session, Coupon, [{"code": "b"}], run_at=later, update_duplicates=Coupon.code)
+    session.commit()
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(enqueued, range(4)))
+    assert texts(session) == {"a": "newer", "b": "old", "c": "newer"}
+    assert [job.code for job in claim(session, Coupon, owner="w", limit=9)] == ["a", "c"]
 
-    assert sorted(map(str, codes(session))) == keys
+
+def test_a_waiting_job_keeps_its_time_where_the_row_gives_none(session: Session) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    enqueue(session, Coupon, [{"code": "a"}], run_at=later)
+    update_waiting(session, "a", text="newer")
+    session.commit()
+
+    assert texts(session) == {"a": "newer"}
+    assert not claim(session, Coupon, owner="w")
+
+
+@pytest.mark.parametrize("end", [None, complete])
+def test_a_job_that_runs_or_is_done_is_left_alone(session: Session, end: Any) -> None:
+    add(session, "a", text="old")
+    claimed = claim(session, Coupon, owner="w")
+    if end is not None:
+        end(session, claimed)
+    session.commit()
+
+    update_waiting(session, "a", text="newer")
+    session.commit()
+
+    assert texts(session) == {"a": "old"}
+
+
+def test_the_last_of_two_processes_that_enqueue_one_key_wins(
+    session: Session, engine: Engine, new_session: Sessions
+) -> None:
+    """The second waits until the first has committed."""
+    update_waiting(session, "a", text="one")
+
+    def second() -> None:
+        with Session(engine) as other:
+            update_waiting(other, "a", text="two")
+            other.commit()
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(second)
+        time.sleep(0.3)
+        session.commit()
+        waiting.result()
+
+    assert texts(session) == {"a": "two"}
+
+
+def test_a_job_of_a_sibling_in_the_table_is_left_alone(session: Session) -> None:
+    session.add(Refund(code="a", text="old"))
+    session.commit()
+
+    rows = [{"code": "a", "text": "newer"}]
+    enqueue(session, Gift, rows, update_duplicates=Gift.code)
+    session.commit()
+
+    assert [refund.text for refund in session.scalars(select(Refund))] == ["old"]
+
+
+@pytest.mark.only_on("postgresql", "mysql", "mariadb")
+def test_nobody_claims_a_job_while_its_values_are_replaced(
+    session: Session, engine: Engine, new_session: Sessions
+) -> None:
+    """The claim would take the old values, and nobody would work on the new ones."""
+    add(session, "a", text="old")
+    session.commit()
+    meanwhile: list[list[Coupon]] = []
+
+    def claims(*arguments: Any) -> None:
+        if "INSERT INTO coupon" in arguments[2]:
+            with new_session() as other:
+                meanwhile.append(list(claim(other, Coupon, owner="w")))
+                other.commit()
+
+    event.listen(session.connection(), "after_cursor_execute", claims)
+    update_waiting(session, "a", text="newer")
+    session.commit()
+
+    assert meanwhile == [[]]
+    assert texts(session) == {"a": "newer"}
+
+
+@pytest.mark.parametrize(
+    ("unique", "rows", "words"),
+    [
+        (Coupon.text, [{"code": "a"}], "needs text in each row"),
+        ("code", [{"code": "a"}], "takes an attribute of Coupon"),
+        ((), [{"code": "a"}], "takes an attribute of Coupon"),
+    ],
+)
+def test_what_is_no_unique_value_of_the_row_is_refused(
+    session: Session, unique: Any, rows: Any, words: str
+) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        enqueue(session, Coupon, rows, update_duplicates=unique)

@@ -1,19 +1,21 @@
-"""Events wait for the commit that they tell of, in sessions and on Connections."""
+"""Events wait for the commit that they tell of; who listens to what."""
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobQueue, claim, complete
-from sa_jobqueue.events import Event, listen, remove
+from sa_jobqueue import ArgumentError, JobQueue, claim, complete
+from sa_jobqueue.asyncio import AsyncJobQueue
+from sa_jobqueue.events import Event, listen, listens_for, remove
 from tests.contract.events.conftest import Hear, names
-from tests.models import Email, add_emails
-from tests.support import Sessions
+from tests.models import Account, Animal, Email, add_emails
+from tests.support import Sessions, heard
 
 
 @pytest.fixture(autouse=True)
@@ -146,20 +148,69 @@ def test_a_commit_that_the_server_makes_a_rollback_tells_nothing(
 def test_a_commit_without_an_answer_tells_no_function(
     engine: Engine, session: Session, hear: Hear
 ) -> None:
-    heard = hear(Email)
+    told = hear(Email)
 
     def lose_the_answer(connection: object) -> None:
         raise OperationalError("COMMIT", None, Exception("connection lost"))
 
     claim(session, Email, owner="w")
-    event.listen(engine, "commit", lose_the_answer)
-    try:
-        with pytest.raises(OperationalError):
-            session.commit()
-    finally:
-        event.remove(engine, "commit", lose_the_answer)
+    with heard(engine, "commit", lose_the_answer), pytest.raises(OperationalError):
+        session.commit()
     session.rollback()
     claim(session, Email, owner="w")
+    session.commit()
+
+    assert names(told) == ["after_claim"]
+
+
+async def awaited(event: Event) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "function", "message"),
+    [
+        (Email, "after_lunch", print, "the events are after_enqueue, "),
+        (Account, "after_claim", print, "add JobMixin"),
+        ("email", "after_claim", print, "not a mapped class"),
+        (Email, "after_claim", awaited, "plain function"),
+        (Email, "after_claim", "print", "plain function"),
+    ],
+)
+def test_a_mistake_is_refused(target: Any, name: str, function: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        listen(target, name, function)
+    with pytest.raises(ArgumentError, match="does not listen"):
+        remove(Email, "after_claim", function)
+
+
+def test_a_decorated_function_listens_and_stays_a_function(session: Session) -> None:
+    queue, heard = JobQueue(Email), list[str]()
+
+    @listens_for(AsyncJobQueue(queue), "after_claim")
+    def note(event: Event) -> None:
+        heard.append(event.name)
+
+    queue.claim(session, owner="w")
+    session.commit()
+    remove(queue, "after_claim", note)
+    queue.claim(session, owner="w")
+    session.commit()
+
+    assert heard == ["after_claim"]
+
+
+@pytest.mark.only_on("sqlite")  # once: a class is mapped once
+def test_a_subclass_that_is_mapped_later_has_the_listeners_of_its_parent(
+    session: Session, hear: Hear
+) -> None:
+    heard = hear(Animal, "after_claim")
+
+    class Bird(Animal):
+        __mapper_args__ = {"polymorphic_identity": "bird"}  # noqa: RUF012 - as users write it
+
+    session.add(Bird())
+    session.commit()
+    claim(session, Bird, owner="w")
     session.commit()
 
     assert names(heard) == ["after_claim"]

@@ -62,11 +62,7 @@ def test_a_lost_claim_is_reported_and_nothing_written_for_it(
 def test_each_part_of_the_fence_holds(
     session: Session, other: Session, claimed: Claim[Email], column: str
 ) -> None:
-    changed = {
-        "owner": "x",
-        "owner_date": datetime(2020, 1, 1, tzinfo=UTC),
-        "status": "done",
-    }
+    changed = {"owner": "x", "owner_date": datetime(2020, 1, 1, tzinfo=UTC), "status": "done"}
     other.execute(update(Email).values({column: changed[column]}))
     other.commit()
 

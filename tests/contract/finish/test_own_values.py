@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from sa_jobqueue import (
     fail,
     release,
 )
-from tests.models import Cat, Dog, Email, Message, Render, add_renders
+from sa_jobqueue.databases.clock import as_utc
+from tests.models import Cat, Dog, Email, Message, Render, Task, add_renders, add_tasks
 from tests.support import statements_seen
 
 X = {Render.result: "x"}
@@ -66,20 +67,39 @@ def test_own_columns_are_written_by_the_finish_itself_and_shown(
 def test_a_function_gives_each_job_its_values(
     engine: Engine, session: Session, other: Session
 ) -> None:
-    ids = [render.id for render in add_renders(session, 4)]
-    claimed = claim(session, Render, owner="w", limit=4)
-    two = {Render.frames: 2, Render.result: "two"}
-    values: list[dict[Any, Any]] = [{Render.frames: 1}, two, {Render.frames: 1}, {}]
+    ids = [render.id for render in add_renders(session, 7)]
+    claimed = claim(session, Render, owner="w", limit=7)
+    two, others = {Render.frames: 2, Render.result: "two"}, [{Render.frames: n} for n in (3, 4, 5)]
+    values: list[dict[Any, Any]] = [{Render.frames: 1}, two, {Render.frames: 1}, {}, *others]
     given = dict(zip(ids, values, strict=True))
 
     with statements_seen(engine) as seen:
         complete(session, claimed, values=lambda job: given[job.id])
     session.commit()
 
-    assert sum(statement.startswith("UPDATE moved_render") for statement in seen) == 3
-    assert [job.frames for job in claimed] == [1, 2, 1, None]
-    one = ("done", None, 1)
-    assert results(other) == [one, ("done", "two", 2), one, ("done", None, None)]
+    assert sum(statement.startswith("UPDATE moved_render") for statement in seen) == 4
+    assert [job.frames for job in claimed] == [1, 2, 1, None, 3, 4, 5]
+    one, rest = ("done", None, 1), [("done", None, number) for number in (None, 3, 4, 5)]
+    assert results(other) == [one, ("done", "two", 2), one, *rest]
+
+
+def test_times_of_several_jobs_are_written_in_one_statement(
+    engine: Engine, session: Session, other: Session
+) -> None:
+    (first, *_) = add_tasks(session, "a", "b", "c")
+    claimed = claim(session, Task, owner="w", limit=3)
+    noon = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
+
+    def values(task: Task) -> dict[Any, Any]:
+        return {Task.run_at: noon + timedelta(hours=task.id - first.id)}
+
+    with statements_seen(engine) as seen:
+        complete(session, claimed, values=values)
+    session.commit()
+
+    assert sum(statement.startswith("UPDATE task") for statement in seen) == 1
+    found = [as_utc(time) for time in other.scalars(select(Task.run_at).order_by(Task.id))]
+    assert found == [noon + timedelta(hours=hours) for hours in range(3)]
 
 
 @pytest.mark.parametrize(("finish", "after"), [(complete, "done"), (RENDERS.fail, "unclaimed")])

@@ -7,21 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, FetchedValue, String, event, select, text, update
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    ORMExecuteState,
-    Session,
-    mapped_column,
-    with_loader_criteria,
-)
+from sqlalchemy import URL, Engine, FetchedValue, String, event, select, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column
 
 from sa_jobqueue import (
     JobMixin,
-    JobQueue,
     LockLost,
-    LockTimeout,
     RetryMixin,
     claim,
     complete,
@@ -36,7 +27,9 @@ from tests.models import Email, add_emails
 from tests.support import (
     SERVERS,
     cut_connections,
+    heard,
     make_engine,
+    only_seeing,
     translating_errors,
     until,
     with_empty_tables,
@@ -80,15 +73,12 @@ def test_versions_and_mapper_events_tell_of_a_handlers_change_and_neither_of_cla
     def audit(mapper: Any, connection: Any, note: Note) -> None:
         audited.append((note.text or "", note.status))
 
-    event.listen(Note, "before_update", audit)
-    try:
+    with heard(Note, "before_update", audit):
         (note,) = claim(session, Note, owner="w", strategy=strategy)
         assert (note.version, audited) == (1, [])
         note.text = "handled"
         complete(session, note)
         session.commit()
-    finally:
-        event.remove(Note, "before_update", audit)
 
     assert audited == [("handled", "unclaimed" if strategy == "held" else "claimed")]
     assert stored(session) == ("done", 2)
@@ -164,11 +154,7 @@ def test_a_soft_deleted_job_is_not_claimed_and_finished_if_it_was_deleted_after_
     session.add(Note(text="gone", deleted=True, status="claimed"))
     session.add(Note(text="gone", deleted=True))
     session.commit()
-
-    @event.listens_for(other, "do_orm_execute")
-    def hide_deleted(state: ORMExecuteState) -> None:
-        hidden = with_loader_criteria(Note, Note.deleted.is_(False))
-        state.statement = state.statement.options(hidden)
+    only_seeing(other, Note, Note.deleted.is_(False))
 
     claimed = claim(other, Note, owner="w", limit=9)
     assert [note.text for note in claimed] == ["new"]
@@ -223,26 +209,6 @@ def translated(db_url: URL) -> Iterator[Engine]:
     with translating_errors(engine):
         yield engine
     engine.dispose()
-
-
-def wait_briefly(session: Session) -> None:
-    """Have the session wait for locks as short as its database allows."""
-    on_postgresql = session.get_bind().dialect.name == "postgresql"
-    name, time = ("lock_timeout", "'100ms'") if on_postgresql else ("innodb_lock_wait_timeout", 1)
-    session.execute(text(f"SET {name} = {time}"))
-
-
-@pytest.mark.only_on(*SERVERS)
-def test_a_turn_that_does_not_come_in_time_is_a_lock_timeout(
-    session: Session, translated: Engine
-) -> None:
-    add_emails(session, "a")
-    session.execute(update(Email).values(subject="locked"))
-
-    with Session(translated) as other:
-        wait_briefly(other)
-        with pytest.raises(LockTimeout, match="strict order"):
-            JobQueue(Email, strict_order=True).claim(other, owner="w")
 
 
 @pytest.mark.only_on("postgresql")

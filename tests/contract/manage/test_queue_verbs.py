@@ -7,11 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import ArgumentError, JobQueue, JobStatus, cancel, claim, prune, reprioritize
-from tests.contract.steps import before, unless_refused
+from sa_jobqueue import ArgumentError, JobQueue, JobStatus, cancel, prune, reprioritize
 from tests.models import (
     Account,
     Animal,
@@ -24,7 +23,6 @@ from tests.models import (
     add_tasks,
     names,
 )
-from tests.support import Sessions, impatient
 
 #: A second queue over the same table, with statuses of its own.
 SECOND = JobQueue(Task, ready="packed", during="sending", then="sent")
@@ -79,9 +77,7 @@ def test_a_queue_inserts_jobs_that_it_claims_unless_their_rows_say_their_own_sta
 # Jobs that nobody has claimed
 
 
-def test_a_cancel_in_a_savepoint_is_undone_with_it_in_what_entities_show(
-    session: Session,
-) -> None:
+def test_a_cancel_in_a_savepoint_is_undone_with_it_in_what_entities_show(session: Session) -> None:
     (a,) = add_emails(session, "a")
 
     with session.begin_nested() as savepoint:
@@ -215,27 +211,3 @@ def test_a_mistake_is_refused(session: Session, verb: Callable[..., Any], words:
 
     with pytest.raises(ArgumentError, match=words):
         verb(session, email)
-
-
-@pytest.mark.strategies("auto")
-@pytest.mark.parametrize("between", ["SELECT", "UPDATE"])
-def test_a_job_claimed_meanwhile_keeps_its_priority_and_is_left_out(
-    engine: Engine, new_session: Sessions, strategy: str, between: str
-) -> None:
-    session, other = new_session(), new_session(impatient(engine))
-    a, b = add_tasks(session, "a", "b")
-    stolen: list[int] = []
-
-    def steal() -> None:
-        stolen.extend(job.id for job in claim(other, Task, owner="w", strategy=strategy))
-        other.commit()
-
-    with before(engine, between, unless_refused(steal, other)) as taken:
-        changed = reprioritize(session, [a, b], 7)
-    session.commit()
-
-    left = [job for job in (a, b) if job.id not in stolen]
-    found = {job.id: job.priority for job in new_session().scalars(select(Task))}
-    assert taken
-    assert changed == left
-    assert found == {job.id: 7 if job in left else 0 for job in (a, b)}

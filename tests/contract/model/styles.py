@@ -92,13 +92,4 @@ class LongName(JobMixin, Base):
     id: Mapped[int] = mapped_column(primary_key=True)
 
 
-STYLES = [
-    OfAbstract,
-    DataclassJob,
-    SQLModelJob,
-    Imperative,
-    Hybrid,
-    Untyped,
-    Renamed,
-    LongName,
-]
+STYLES = [OfAbstract, DataclassJob, SQLModelJob, Imperative, Hybrid, Untyped, Renamed, LongName]

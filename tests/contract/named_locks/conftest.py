@@ -9,20 +9,12 @@ import pytest
 from sqlalchemy import URL, Engine
 
 from sa_jobqueue import NamedLock, named_lock
+from sa_jobqueue.databases import Limits
 
 # Inner: the limits of silence are no option of the library; its own take minutes.
-from sa_jobqueue.dialects.innodb import InnoDBNamedLocks
-from sa_jobqueue.dialects.named_locks import ConnectionLocks
-from sa_jobqueue.dialects.postgresql import PostgreSQLNamedLocks
-from sa_jobqueue.dialects.watched_connection import Limits
+from sa_jobqueue.databases.database import Database
 from tests.lockers import NOW
 from tests.support import make_engine
-
-LOCKS: dict[str, type[ConnectionLocks]] = {
-    "postgresql": PostgreSQLNamedLocks,
-    "mysql": InnoDBNamedLocks,
-    "mariadb": InnoDBNamedLocks,
-}
 
 
 @pytest.fixture
@@ -42,12 +34,12 @@ def lock(engine: Engine, request: pytest.FixtureRequest) -> Iterator[NamedLock]:
 
 
 @pytest.fixture
-def limit(db_alias: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Limits]:
+def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Limits]:
     """Set limits, in seconds, for which a test can wait; servers count in whole seconds."""
 
     def limit(**seconds: float) -> Limits:
         limits = Limits(**{name: timedelta(seconds=value) for name, value in seconds.items()})
-        monkeypatch.setattr(LOCKS[db_alias], "limits", limits)
+        monkeypatch.setattr(Database, "lock_limits", limits)
         return limits
 
     return limit

@@ -8,7 +8,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +22,10 @@ from sa_jobqueue import (
     named_lock,
 )
 
-# Inner: docs/reference/owners.md offers this function.
+# Inner: docs/reference/workers.md offers this function.
 from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.named_locks.conftest import is_free, same
 from tests.lockers import NOW, PATIENCE, Locker
-from tests.processes import FORKSERVER
 from tests.support import SERVERS, make_engine
 
 SHORTLY = timedelta(seconds=0.2)
@@ -45,36 +43,6 @@ def test_one_process_at_a_time_has_a_lock(lock: NamedLock) -> None:
         other("release")
         assert lock.acquire(NOW)
         assert not other("acquire", NOW)
-
-
-def increment(url: str, name: str, path: str, times: int) -> None:
-    """Read a number and write it back, one larger, under a lock."""
-    engine = make_engine(url)
-    for _ in range(times):
-        with named_lock(engine, name):
-            number = int(Path(path).read_text())
-            time.sleep(0.001)
-            Path(path).write_text(str(number + 1))
-    engine.dispose()
-
-
-def test_a_counter_that_is_counted_under_a_lock_misses_nothing(
-    lock: NamedLock, tmp_path: Path, full: bool
-) -> None:
-    processes, times = (8, 250) if full else (4, 25)
-    counter = tmp_path / "counter"
-    counter.write_text("0")
-    url = lock.engine.url.render_as_string(hide_password=False)
-    arguments = (url, lock.name, str(counter), times)
-
-    counting = [FORKSERVER.Process(target=increment, args=arguments) for _ in range(processes)]
-    for process in counting:
-        process.start()
-    for process in counting:
-        process.join()
-
-    assert [process.exitcode for process in counting] == [0] * processes
-    assert int(counter.read_text()) == processes * times
 
 
 def test_a_holder_cannot_take_its_lock_again(lock: NamedLock) -> None:
@@ -244,7 +212,7 @@ def test_a_pooler_in_between_is_refused_with_the_way_out(
 ) -> None:
     # Inner: no pooler stands between this test and its server.
     database = "postgresql.PostgreSQL" if db_alias == "postgresql" else "innodb.InnoDB"
-    monkeypatch.setattr(f"sa_jobqueue.dialects.{database}.told_backend", lambda *_: 4711)
+    monkeypatch.setattr(f"sa_jobqueue.databases.{database}.told_backend", lambda *_: 4711)
 
     with pytest.raises(UnsupportedDatabase, match=r"pooler.*names the server itself"):
         lock.acquire()

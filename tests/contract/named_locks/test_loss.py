@@ -13,7 +13,8 @@ from sqlalchemy import URL, NullPool, text
 from sa_jobqueue import LockLost, NamedLock, named_lock
 
 # Inner: a thread that does not get the GIL cannot be made at a public door.
-from sa_jobqueue.dialects.watched_connection import Limits, WatchedConnection
+from sa_jobqueue.databases import Limits
+from sa_jobqueue.databases.watched_connection import WatchedConnection
 from tests.lockers import NOW, PATIENCE
 from tests.proxy import Proxy
 from tests.support import SERVERS, make_engine, until
@@ -133,10 +134,7 @@ def test_a_holder_whose_question_is_not_answered_takes_its_lock_for_lost(
 
 @pytest.mark.only_on(*SERVERS)
 def test_a_holder_that_could_not_ask_for_long_asks_before_it_counts_on_its_lock(
-    far: NamedLock,
-    proxy: Proxy,
-    limit: Callable[..., Limits],
-    monkeypatch: pytest.MonkeyPatch,
+    far: NamedLock, proxy: Proxy, limit: Callable[..., Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let no other Python thread run until the event is set, as under a GIL that is kept."""
     limit(silence=540, pulse=0.3, answer=0.7, doubt=0.5)

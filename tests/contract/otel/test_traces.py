@@ -6,20 +6,49 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
-from sqlalchemy import Engine
-from sqlalchemy.orm import Session
+from sqlalchemy import URL, Engine, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import ArgumentError, JobQueue, claim, enqueue
-from sa_jobqueue.otel import trace_events
+from sa_jobqueue import ArgumentError, JobMixin, JobQueue, RetryMixin, claim, enqueue
+from sa_jobqueue.otel import TraceMixin, trace_events
 from sa_jobqueue.worker import Worker
 from tests.running import Run, runs
-from tests.support import until
-
-from .models import Telegram
+from tests.support import make_engine, until, with_empty_tables
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Telegram(JobMixin, RetryMixin, TraceMixin, Base):
+    """A job with attempts."""
+
+    __tablename__ = "telegram"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    words: Mapped[str] = mapped_column(String(20), default="stop")
+
+
+@pytest.fixture
+def engine(db_url: URL) -> Engine:
+    return with_empty_tables(make_engine(db_url), Base.metadata)
+
+
+@pytest.fixture
+def spans() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(spans: InMemorySpanExporter) -> TracerProvider:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    return provider
+
 
 Telegrams = JobQueue[Telegram]
 
@@ -177,11 +206,7 @@ def test_two_queues_of_one_name_are_refused(telegrams: Telegrams) -> None:
 
 
 def test_a_transactional_handler_belongs_to_the_trace_of_its_enqueuer(
-    telegrams: Telegrams,
-    session: Session,
-    provider: TracerProvider,
-    engine: Engine,
-    named: Spans,
+    telegrams: Telegrams, session: Session, provider: TracerProvider, engine: Engine, named: Spans
 ) -> None:
     request = sent(session, provider)
 

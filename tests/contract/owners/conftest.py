@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner, OwnerState, owner_state
-from tests.support import cut_connections, until
+from tests.support import cut_connections, heard, until
 
 ALIVE, DEAD, UNKNOWN = OwnerState.ALIVE, OwnerState.DEAD, OwnerState.UNKNOWN
 
@@ -63,6 +63,5 @@ def rewritten(engine: Engine, pattern: str, text: str) -> Iterator[None]:
     def rewrite(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
         return re.sub(pattern, text, statement), parameters
 
-    event.listen(engine, "before_cursor_execute", rewrite, retval=True)
-    yield
-    event.remove(engine, "before_cursor_execute", rewrite)
+    with heard(engine, "before_cursor_execute", rewrite, retval=True):
+        yield

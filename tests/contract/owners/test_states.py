@@ -204,14 +204,25 @@ def test_behind_a_pooler_there_are_no_owners_and_others_are_alive_or_unknown(
     database = "postgresql.PostgreSQL" if db_alias == "postgresql" else "innodb.InnoDB"
     with Owner(engine) as owner:
         name = owner.name
-        monkeypatch.setattr(f"sa_jobqueue.dialects.{database}.through_pooler", lambda *_: True)
+        monkeypatch.setattr(f"sa_jobqueue.databases.{database}.through_pooler", lambda *_: True)
         assert state_of(engine, name) is ALIVE
 
     assert state_of(engine, name) is UNKNOWN
-    with pytest.raises(
-        UnsupportedDatabase, match=r"through a pooler. Give an engine that connects"
-    ):
+    with pytest.raises(UnsupportedDatabase, match=r"PGlite. Give an engine that connects"):
         Owner(engine).open()
+
+
+@pytest.mark.only_on("postgresql")
+def test_where_all_clients_share_one_session_no_lock_of_the_session_is_trusted(
+    engine: Engine,
+) -> None:
+    pglite = rewritten(engine, r"version\(\) ~", "'PGlite' ~")
+    with pglite, engine.connect() as connection, Session(connection) as session:
+        add_emails(session, "anna")
+        with pytest.raises(UnsupportedDatabase, match="PGlite"):
+            Owner(engine).open()
+        with pytest.raises(UnsupportedDatabase, match="PGlite"):
+            claim(session, Email, owner="w", strategy="advisory")
 
 
 @pytest.mark.only_on(*SERVERS)

@@ -5,14 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    String,
-    event,
-    insert,
-    select,
-    text,
-)
+from sqlalchemy import Connection, String, event, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, PriorityMixin, RetryMixin, ScheduleMixin

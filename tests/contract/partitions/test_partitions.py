@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,6 @@ from sa_jobqueue import (
     reprioritize,
     retry,
 )
-from tests.contract.claimers import Finished, LogBase, drain, run_processes
 from tests.contract.partitions.models import (
     DAYS,
     PARTITIONS,
@@ -39,41 +37,32 @@ from tests.contract.partitions.models import (
     ids,
     statuses,
 )
-from tests.contract.plans import analyze, fill, rows_read_of_tables
-from tests.innodb_locks import locked_rows
-from tests.processes import FORKSERVER
+from tests.contract.plans import analyze, fill, locked_rows, rows_read_of_tables
 from tests.support import SERVERS, as_new, make_engine, statements_seen, with_empty_tables
-
-ENTITIES = (Parcel, Report)
 
 pytestmark = [
     pytest.mark.only_on(*SERVERS),
     pytest.mark.xdist_group("partitions"),
     pytest.mark.timeout(240),
 ]
-entities = pytest.mark.parametrize("entity", ENTITIES)
+entities = pytest.mark.parametrize("entity", [Parcel, Report])
 
 
 @pytest.fixture(scope="module")
 def shared_engine(db_url: URL) -> Iterator[Engine]:
     """An engine with the tables, for this file; to create partitions takes InnoDB seconds."""
     engine = make_engine(db_url)
-    for metadata in (Base.metadata, LogBase.metadata):
-        metadata.drop_all(engine)
-        metadata.create_all(engine)
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
     yield engine
-    for metadata in (Base.metadata, LogBase.metadata):
-        metadata.drop_all(engine)
+    Base.metadata.drop_all(engine)
     engine.dispose()
 
 
 @pytest.fixture
 def engine(shared_engine: Engine) -> Engine:
-    """The engine with empty tables in partitions, and an empty log."""
-    as_new(shared_engine)
-    for metadata in (Base.metadata, LogBase.metadata):
-        with_empty_tables(shared_engine, metadata)
-    return shared_engine
+    """The engine with empty tables in partitions."""
+    return with_empty_tables(as_new(shared_engine), Base.metadata)
 
 
 # The verbs
@@ -183,29 +172,6 @@ def test_a_key_that_a_claim_would_change_is_refused() -> None:
         claim_statements(Restless, dialect="mysql")
 
 
-# Several claimers
-
-
-ROWS = 400
-
-
-@pytest.mark.load
-def test_four_processes_finish_every_row_of_every_partition_once(
-    engine: Engine, session: Session
-) -> None:
-    there = {*add(session, Parcel, ROWS), *add(session, Report, ROWS)}
-    url = engine.url.render_as_string(hide_password=False)
-
-    for entity in ENTITIES:
-        all_ready = FORKSERVER.Barrier(4)
-        run_processes(drain, [(url, entity, "auto", 20, seed, all_ready) for seed in range(4)])
-
-    finished = Counter(session.scalars(select(Finished.job)))
-    assert finished == dict.fromkeys(there, 1)
-    for entity in ENTITIES:
-        assert set(statuses(session, entity).values()) == {"done"}
-
-
 # What they read and lock
 
 #: The rows of each table at least; one in a hundred is unclaimed.
@@ -237,8 +203,7 @@ def fill_tables(engine: Engine) -> None:
 
 
 @pytest.mark.load
-@entities
-@pytest.mark.parametrize("limit", [1, 50])
+@pytest.mark.parametrize(("entity", "limit"), [(Parcel, 50), (Report, 1)])
 def test_claim_and_finish_read_and_lock_what_they_take_and_the_head_of_each_partition(
     many: Session, entity: Any, strategy: str, limit: int
 ) -> None:

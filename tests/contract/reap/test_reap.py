@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, insert, inspect, select, text, update
-from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+from sqlalchemy import Engine, insert, inspect, select, text, update
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     ArgumentError,
@@ -30,10 +30,9 @@ from sa_jobqueue import (
     renew,
     utc_now,
 )
-from tests.contract.plans import fill, rows_read
+from tests.contract.plans import fill, locked_rows, rows_read
 from tests.contract.steps import before, unless_refused
 from tests.contract.worker.faults import Base, Picky, add_picky, picky_states
-from tests.innodb_locks import locked_rows
 from tests.models import (
     Account,
     Animal,
@@ -52,7 +51,16 @@ from tests.models import (
     names,
     recipients,
 )
-from tests.support import SERVERS, Sessions, impatient, statements_seen, until, with_empty_tables
+from tests.support import (
+    SERVERS,
+    Sessions,
+    heard,
+    impatient,
+    only_seeing,
+    statements_seen,
+    until,
+    with_empty_tables,
+)
 
 HOUR = timedelta(hours=1)
 FORCE = timedelta(0)
@@ -198,9 +206,7 @@ def test_the_claims_of_a_closed_connection_still_wait_for_the_lease(
     assert [(job.owner, job.reason) for job in found.jobs] == [(name, DEAD)]
 
 
-def test_a_renewed_claim_is_not_taken_when_the_lease_of_its_claim_is_over(
-    session: Session,
-) -> None:
+def test_a_renewed_claim_is_not_taken_when_the_lease_of_its_claim_is_over(session: Session) -> None:
     add_emails(session, "a", "b")
     emails = claimed(session, Email, PLAIN)
     grow_old(session, Email, HOUR)
@@ -255,25 +261,6 @@ def test_a_reaped_job_keeps_its_attempts_and_fails_with_the_reason_after_the_las
 
 
 # Which rows
-
-
-def test_only_claimed_rows_of_this_entity_are_touched(session: Session) -> None:
-    add_emails(session, "a")
-    add_tasks(session, "a", "b")
-    emails, tasks = claimed(session, Email, PLAIN), claimed(session, Task, PLAIN)
-    complete(session, tasks[0])
-    add_tasks(session, "c")
-    session.execute(update(Task).values(touched="by us"))
-
-    found = reaped(session, Task, max_runtime=FORCE)
-
-    assert [job.identity for job in found.jobs] == [fence_of(tasks[1]).identity]
-    assert rows(session, Task, Task.status, Task.touched) == [
-        ("done", "by us"),
-        ("unclaimed", "touched"),
-        ("unclaimed", "by us"),
-    ]
-    complete(session, emails)
 
 
 def test_a_queue_reaps_the_rows_of_its_equality_whatever_its_other_criteria_say_now(
@@ -345,13 +332,7 @@ def test_criteria_of_the_session_hold(new_session: Sessions) -> None:
     add_emails(session, "tenant1", "tenant2")
     claimed(session, Email, PLAIN)
     tenant = new_session()
-
-    @event.listens_for(tenant, "do_orm_execute")
-    def of_tenant(state: ORMExecuteState) -> None:
-        if state.is_select:
-            state.statement = state.statement.options(
-                with_loader_criteria(Email, Email.recipient == "tenant2")
-            )
+    only_seeing(tenant, Email, Email.recipient == "tenant2")
 
     assert len(reaped(tenant, max_runtime=FORCE)) == 1
 
@@ -371,10 +352,8 @@ def test_a_batch_under_autocommit_that_breaks_is_not_written_in_part(
         if statement.startswith("UPDATE") and "status='failed'" in statement:
             raise RuntimeError("power cut")
 
-    event.listen(engine, "before_cursor_execute", fail_to_fail)
-    with pytest.raises(RuntimeError):
+    with heard(engine, "before_cursor_execute", fail_to_fail), pytest.raises(RuntimeError):
         reap(session, Task, max_runtime=FORCE)
-    event.remove(engine, "before_cursor_execute", fail_to_fail)
     assert statuses(new_session(), Task) == ["claimed", "claimed"]
 
     reap(session, Task, max_runtime=FORCE)
@@ -465,7 +444,7 @@ def test_a_reaper_does_not_wait_for_another(session: Session, other: Session) ->
 
     second = reap(other, Email)
 
-    assert time.monotonic() - began < 2  # to wait for a lock would take ten seconds
+    assert time.monotonic() - began < 8  # to wait for a lock would take ten seconds
     assert {len(first), len(second)} == {2}
 
 
@@ -528,14 +507,11 @@ def test_no_time_of_the_client_is_compared_with_a_claim(engine: Engine, session:
     grow_old(session, Email, timedelta(minutes=30), Email.recipient == "a")
     bound: list[Any] = []
 
-    @event.listens_for(engine, "before_cursor_execute")
     def see(conn: Any, cursor: Any, statement: str, parameters: Any, *args: Any) -> None:
         bound.extend(parameters.values() if isinstance(parameters, dict) else parameters)
 
-    try:
+    with heard(engine, "before_cursor_execute", see):
         found = reaped(session, lease=timedelta(minutes=20), max_runtime=timedelta(minutes=25))
-    finally:
-        event.remove(engine, "before_cursor_execute", see)
 
     assert len(found) == 1
     assert not [value for value in bound if isinstance(value, datetime)]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, event, insert, select, update
+from sqlalchemy import URL, Engine, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import LockLost, claim, complete, named_lock, round_progress, start_round
 from sa_jobqueue.events import Event, listen, remove
 from sa_jobqueue.rounds import RoundProgress
-from tests.contract.claimers import committed
-from tests.contract.round_models import Line, Subscriber, add, finish_all, state
+from tests.contract.round_models import Subscriber, add, finish_all, state
 from tests.contract.steps import before
-from tests.support import SERVERS, Sessions, cut_connections
+from tests.support import SERVERS, Sessions, cut_connections, heard
 
 pytestmark = pytest.mark.by_turns("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -55,10 +53,8 @@ def break_off(engine: Engine, *where: Any, chunk: int) -> int:
             if len(written) > 1:
                 raise Broken
 
-    event.listen(engine, "before_cursor_execute", interrupt)
-    with pytest.raises(Broken):
+    with heard(engine, "before_cursor_execute", interrupt), pytest.raises(Broken):
         start_round(engine, Subscriber, *where, chunk=chunk)
-    event.remove(engine, "before_cursor_execute", interrupt)
     with Session(engine) as session:
         return round_progress(session, Subscriber).round
 
@@ -246,47 +242,3 @@ def test_two_starts_in_sessions_take_two_numbers(
     assert first == 1
     assert numbers == [2 if first_ends == "commit" else 1]
     assert state(session) == dict.fromkeys(range(1, 5), ("unclaimed", numbers[0]))
-
-
-@two_by_turns
-def test_rows_are_done_once_in_a_round_that_starts_while_claimers_work(
-    engine: Engine, session: Session
-) -> None:
-    rows = 120
-    add(session, Subscriber, rows)
-    start_round(engine, Subscriber)
-    halfway, ended = threading.Event(), threading.Event()
-
-    def work(name: str) -> None:
-        last = False
-        while turn(name) or not last:
-            last = ended.is_set()
-
-    def turn(name: str) -> bool:
-        claimed = committed(engine, lambda own: claim(own, Subscriber, owner=name, limit=7))
-        # Before the finish, which may put a job into the newer round.
-        lines = [{"job": job.id, "in_round": job.round} for job in claimed]
-
-        def finish(own: Session) -> None:
-            complete(own, claimed)
-            for line in lines:
-                own.execute(insert(Line), line)
-            if len(own.scalars(select(Line.id)).all()) > rows // 3:
-                halfway.set()
-
-        committed(engine, finish)
-        return bool(claimed)
-
-    workers = [threading.Thread(target=work, args=(f"w{n}",), daemon=True) for n in range(3)]
-    for worker in workers:
-        worker.start()
-    assert halfway.wait(60)
-    number = start_round(engine, Subscriber, chunk=25)
-    ended.set()
-    for worker in workers:
-        worker.join(60)
-
-    done = Counter(map(tuple, session.execute(select(Line.in_round, Line.job))))
-    assert set(done.values()) == {1}
-    assert {job for in_round, job in done if in_round == number} == set(range(1, rows + 1))
-    assert state(session) == dict.fromkeys(range(1, rows + 1), ("done", number))

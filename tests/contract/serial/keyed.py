@@ -14,8 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sa_jobqueue import JobMixin, JobQueue, PriorityMixin, RetryMixin, ScheduleMixin
 
 # Inner: InnoDB's servers list no locks, so an inner function tells the names that are asked for.
-from sa_jobqueue.dialects import database_of
-from tests.contract.claimers import committed, run_processes
+from sa_jobqueue.databases import database_of
+from tests.contract.claimers import Finished, LogBase, committed, run_processes
 from tests.processes import FORKSERVER
 from tests.support import make_engine, with_empty_tables
 
@@ -44,17 +44,6 @@ class Note(JobMixin, KeyedBase):
     name: Mapped[str | None] = mapped_column(String(20))
 
 
-class Sending(KeyedBase):
-    """A row for each claim and each finish of a job, written in its transaction."""
-
-    __tablename__ = "sending"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    job: Mapped[int]
-    account_id: Mapped[int]
-    finished: Mapped[bool]
-    process: Mapped[int]
-
-
 BY_ACCOUNT = JobQueue(Mail, serial_by=Mail.account_id)
 NOTES = JobQueue(Note, serial_by=Note.account_id)
 THREE_EACH = JobQueue(Mail, limit_by={Mail.account_id: 3})
@@ -63,6 +52,7 @@ THREE_EACH = JobQueue(Mail, limit_by={Mail.account_id: 3})
 def emptied(engine: Engine) -> Engine:
     """Return the engine with empty tables of this module."""
     engine.dispose()
+    with_empty_tables(engine, LogBase.metadata)
     return with_empty_tables(engine, KeyedBase.metadata)
 
 
@@ -101,10 +91,9 @@ def locked_keys(engine: Engine, queue: JobQueue[Any]) -> int:
                 "(SELECT oid FROM pg_database WHERE datname = current_database())"
             )
             return int(connection.execute(found).scalar_one())
-        locks = database_of(connection).serial_key_locks()
-        assert locks is not None
-        (limit,) = queue.plan.spec.limits
-        token = locks.token(queue.mapping.table, limit.columns)
+        limit = queue.plan.spec.key_limit
+        assert limit is not None
+        token = database_of(connection).serial_key(queue.mapping.table, limit.columns)
         free: Any = func.is_free_lock(token) if engine.dialect.name != "sqlite" else true()
         tokens = select(token, free).where(token.is_not(None)).distinct()
         return sum(not is_free for _, is_free in connection.execute(tokens))
@@ -113,26 +102,25 @@ def locked_keys(engine: Engine, queue: JobQueue[Any]) -> int:
 # The processes
 
 
-def consume(url: str, most: int, limit: int, seed: int, all_there: Barrier) -> None:
+def consume(url: str, limit: int, seed: int, all_there: Barrier) -> None:
     """Claim and finish until nothing is left; roll some claims back, and fail some jobs.
 
-    Of each key, `most` jobs may be claimed. A job that fails goes back at once.
+    A job that fails goes back at once.
     """
     engine = make_engine(url)
-    queue = BY_ACCOUNT if most == 1 else JobQueue(Mail, limit_by={Mail.account_id: most})
     chance = random.Random(seed)
 
     def claim(session: Session) -> list[Mail]:
-        jobs = queue.claim(session, owner=f"process-{os.getpid()}", limit=limit)
-        note(session, *jobs, finished=False)
+        jobs = BY_ACCOUNT.claim(session, owner=f"process-{os.getpid()}", limit=limit)
+        note(session, *jobs, is_claim=True)
         if jobs and chance.random() < 0.1:
             session.rollback()
             return []
         return list(jobs)
 
     def finish(job: Mail, session: Session) -> None:
-        note(session, job, finished=True)
-        (queue.fail if chance.random() < 0.1 else queue.complete)(session, job)
+        note(session, job, is_claim=False)
+        (BY_ACCOUNT.fail if chance.random() < 0.1 else BY_ACCOUNT.complete)(session, job)
 
     all_there.wait(60)
     while is_left(engine):
@@ -146,16 +134,17 @@ def is_left(engine: Engine) -> bool:
         return session.scalar(select(Mail.id).where(Mail.status != "done").limit(1)) is not None
 
 
-def note(session: Session, *jobs: Mail, finished: bool) -> None:
+def note(session: Session, *jobs: Mail, is_claim: bool) -> None:
     for job in jobs:
-        line = {"job": job.id, "account_id": job.account_id, "finished": finished}
-        session.execute(insert(Sending), {**line, "process": os.getpid()})
+        line = {"job": job.id, "process": os.getpid(), "is_claim": is_claim}
+        session.execute(insert(Finished), line)
 
 
-def run_consumers(engine: Engine, most: int, limit: int, number: int) -> list[Sending]:
+def run_consumers(engine: Engine, limit: int, number: int) -> list[Finished]:
     """Run consumers to their ends, and return what they noted."""
     url = engine.url.render_as_string(hide_password=False)
     all_there = FORKSERVER.Barrier(number)
-    run_processes(consume, [(url, most, limit, n, all_there) for n in range(number)], seconds=800)
+    given = [(url, limit, n, all_there) for n in range(number)]
+    run_processes(consume, [*given], seconds=800)
     with Session(engine) as session:
-        return list(session.scalars(select(Sending).order_by(Sending.id)))
+        return list(session.scalars(select(Finished).order_by(Finished.id)))

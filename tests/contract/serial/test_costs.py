@@ -19,8 +19,9 @@ pytestmark = [pytest.mark.load, pytest.mark.xdist_group("plans")]
 #: Unclaimed jobs in the order of their keys, and as many done jobs.
 ROWS, KEYS = 5_000, 10
 
-#: Each key costs some entries of the index; to walk over all jobs costs 5,000.
-FEW = 1_000
+#: Each key costs some entries of the index, and a look from the place that finds too few jobs
+#: some more; to walk over all jobs costs 5,000.
+FEW = 1_500
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +65,9 @@ def _stepped(session: Session, queue: JobQueue[Any], limit: int) -> tuple[list[A
     ("queue", "each"),
     [
         (BY_ACCOUNT, 1),
-        (JobQueue(Mail, serial_by=Mail.account_id, on_retry="skip"), 1),
         (THREE_EACH, 3),
     ],
-    ids=["wait", "skip", "limit"],
+    ids=["serial", "limit"],
 )
 def test_a_claim_does_not_read_all_jobs_of_few_keys(
     crowded: Engine, queue: JobQueue[Any], each: int
@@ -81,7 +81,7 @@ def test_a_claim_does_not_read_all_jobs_of_few_keys(
 
         assert (head.account_id, none) == (0, [])
         assert max(first, again) < FEW
-        assert one < FEW / 5
+        assert one < 200
         session.rollback()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, delete, select, text
+from sqlalchemy import URL, Engine, delete, event, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, UnsupportedDatabase, complete, enqueue
@@ -98,6 +98,29 @@ def test_keys_are_locked_until_the_commit_is_done_and_freed_later_if_that_fails(
         connection.commit()
         assert locked_keys(engine, BY_ACCOUNT) == 0
         assert len(BY_ACCOUNT.claim(bound, owner="w")) == 1
+
+
+@pytest.mark.only_on("mysql", "mariadb")
+def test_a_key_whose_lock_is_in_doubt_is_claimed_by_nobody_until_the_transaction_ends(
+    engine: Engine, session: Session
+) -> None:
+    add(session, Mail, 1)
+    connection = session.connection()
+
+    def fail(_: object, __: object, statement: str, *___: object) -> None:
+        if "GET_LOCK" in statement:
+            raise ZeroDivisionError
+
+    event.listen(connection, "after_cursor_execute", fail)
+    with pytest.raises(ZeroDivisionError):
+        BY_ACCOUNT.claim(session, owner="w")
+    event.remove(connection, "after_cursor_execute", fail)
+
+    assert len(BY_ACCOUNT.claim(session, owner="w")) == 0
+    assert locked_keys(engine, BY_ACCOUNT) == 1
+    session.rollback()
+    assert locked_keys(engine, BY_ACCOUNT) == 0
+    assert len(BY_ACCOUNT.claim(session, owner="w")) == 1
 
 
 # The isolation level

@@ -5,20 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, complete, fail
-from tests.contract.serial.keyed import (
-    BY_ACCOUNT,
-    NOTES,
-    Mail,
-    Note,
-    add,
-    ids,
-)
+from tests.contract.serial.keyed import BY_ACCOUNT, NOTES, Mail, Note, add, ids
 from tests.models import Message, Render
-from tests.support import SERVERS, Sessions
+from tests.support import SERVERS, Sessions, only_seeing
 
 # What is a key
 
@@ -106,10 +98,7 @@ def test_jobs_that_the_queue_or_its_session_does_not_see_block_no_key(
     add(session, Mail, *[2] * 40, host="theirs")
     here = add(session, Mail, 1, 1, 2, host="ours")
     if by == "hook":
-
-        @event.listens_for(session, "do_orm_execute")
-        def ours_only(state: ORMExecuteState) -> None:
-            state.statement = state.statement.options(with_loader_criteria(Mail, ours))
+        only_seeing(session, Mail, ours)
 
     assert ids(queue.claim(session, owner="w", limit=9)) == ids([here[0], here[2]])
 

@@ -42,6 +42,7 @@ def consume(url: str, limit: int, seed: int, all_there: Barrier) -> None:
 
 
 @pytest.mark.load
+@pytest.mark.by_turns("mysql", "mariadb")
 @pytest.mark.xdist_group("concurrency")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("limit", [1, pytest.param(3, marks=pytest.mark.only_full)])

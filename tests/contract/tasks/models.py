@@ -103,6 +103,10 @@ def pack(first: int, /, *others: int, **weights: Decimal) -> Parcel:
     return Parcel(weights["a"], Size.LARGE)
 
 
+@tasks.task
+def names(self: int, session: int) -> None: ...
+
+
 @tasks.task(transactional=True)
 def send_once(session: Session, address: str) -> int:
     session.execute(insert(Sent).values(address=address))

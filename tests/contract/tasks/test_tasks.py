@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,11 +16,14 @@ from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.counts import Listed, list_jobs
 from sa_jobqueue.errors import ArgumentError
 from sa_jobqueue.tasks import TaskMixin, TaskQueue
+
+# Inner: which values travel, without a table.
+from sa_jobqueue.tasks.values import Value
 from sa_jobqueue.testing import run_all
 from sa_jobqueue.worker import Worker
 from tests.contract.asyncio.support import in_event_loop, make_async_engine
 from tests.running import ASYNC_DRIVERS
-from tests.support import with_empty_tables
+from tests.support import statements_seen, with_empty_tables
 
 from .models import (
     OF_EVERY_TYPE,
@@ -35,6 +38,7 @@ from .models import (
     echo,
     fetch,
     log_in,
+    names,
     pack,
     send_awaiting,
     send_invoice,
@@ -82,6 +86,10 @@ def test_every_type_travels(engine: Engine, session: Session) -> None:
     assert pack.result(packed) == Parcel(OF_EVERY_TYPE["price"] - 1, Size.LARGE)
 
 
+def test_a_parameter_may_be_named_self(session: Session) -> None:
+    assert names.enqueue(session, self=1, session=2).arguments == {"self": 1, "session": 2}
+
+
 def test_options_are_those_of_the_job(session: Session) -> None:
     tomorrow = datetime(2030, 1, 1, tzinfo=UTC)
     urgent = send_invoice.with_options(priority=-1, run_at=tomorrow, max_attempts=2)
@@ -95,12 +103,16 @@ def test_options_are_those_of_the_job(session: Session) -> None:
 
 def test_many_tasks_are_enqueued_at_once(engine: Engine, session: Session) -> None:
     tasks.queue.enqueue(session, [send_invoice.values(n) for n in range(20)])
+    pack.enqueue(session, 1, 2, 3, a=OF_EVERY_TYPE["price"] - 1)
     session.commit()
 
-    work(engine)
+    with statements_seen(engine) as seen:
+        Worker(engine, tasks, limit=30, drain=True).run()
 
-    results = session.scalars(select(Task.result).order_by(Task.id)).all()
+    *results, packed = session.scalars(select(Task.result).order_by(Task.id))
     assert results == [f"invoice {n}" for n in range(20)]
+    assert packed == {"weight": "0.10", "size": "l"}
+    assert sum("SET result=" in statement for statement in seen) < 10
 
 
 def test_a_transactional_task_gets_a_session_and_its_effects_are_one_commit(
@@ -224,6 +236,36 @@ def test_arguments_that_do_not_fit_any_more_fail_the_attempt_and_say_why(
 # -- what people see ---------------------------------------------------------------
 
 
+ODD: list[Any] = [None, [], 5, "x", {"first": None}, {"first": 1, "others": 5}]
+ODD += [{"first": 1, "weights": [1]}, {"first": 1, "others": None}]
+
+
+def test_arguments_of_any_form_fail_their_attempt_and_end_no_worker(
+    engine: Engine, session: Session
+) -> None:
+    """Plain SQL may have inserted them, or a version with other parameters."""
+    session.add_all(Task(name="pack", arguments=odd, max_attempts=1) for odd in ODD)
+    last = send_invoice.enqueue(session, 7)
+    session.commit()
+
+    work(engine)
+
+    session.expire_all()
+    assert [job.status for job in session.scalars(select(Task)) if job != last] == ["failed"] * 8
+    assert last.status == "done"
+
+
+def test_a_name_that_differs_in_its_case_is_another_task(engine: Engine, session: Session) -> None:
+    job = Task(name="Send_Invoice", arguments={"order_id": 7})
+    session.add(job)
+    session.commit()
+
+    work(engine)
+
+    session.expire_all()
+    assert (job.status, job.attempts) == ("unclaimed", 0)
+
+
 def test_the_log_and_lists_show_the_call_without_what_is_hidden(
     engine: Engine, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,6 +319,13 @@ def entity_back(order: int) -> Task: ...  # type: ignore[empty-body]
 def unknown_name(order: Unknown) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
+def yields(order: int) -> Iterator[int]:
+    yield order
+
+
+def alone(*, order: int) -> None: ...
+
+
 def send_invoice_again(order_id: int) -> None: ...
 
 
@@ -284,6 +333,46 @@ def nested() -> Callable[[], None]:
     def inside() -> None: ...
 
     return inside
+
+
+NOT_IN_JSON: dict[str, tuple[Any, Any, str]] = {
+    "nan": (float, float("nan"), "not JSON compliant"),
+    "infinity_inside": (dict[str, list[float]], {"a": [float("inf")]}, "not JSON compliant"),
+    "bits": (int, 2**63, "has more than 64 bits: take a Decimal"),
+    "bits_of_any": (Any, {"a": -(2**70)}, "has more than 64 bits: take a Decimal"),
+    "surrogate": (str, "\ud800", "could not be read back from JSON: Invalid JSON"),
+    "pairs": (dict[tuple[int, int], int], {(1, 2): 3}, "could not be read back from JSON"),
+    "sizes": (dict[Size | None, int], {None: 3}, "could not be read back from JSON"),
+}
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("name", NOT_IN_JSON)
+def test_a_value_that_some_database_could_not_give_back_is_refused_when_it_is_enqueued(
+    name: str,
+) -> None:
+    type_, value, words = NOT_IN_JSON[name]
+    kept = Value(type_, "it")
+
+    with pytest.raises(ArgumentError, match=f"^it.*{words}"):
+        kept.dump(value)
+
+
+@pytest.mark.only_on("sqlite")
+def test_numbers_up_to_64_bits_and_long_texts_of_digits_are_kept() -> None:
+    kept = Value(list[Any], "it")
+    for value in ([2**63 - 1, -(2**63)], ["9" * 30], [0.1, 1e300]):
+        assert kept.load(kept.dump(value)) == value
+
+
+@pytest.mark.only_on("sqlite")
+def test_no_error_tells_a_key_of_a_hidden_value() -> None:
+    kept = Value(dict[str, int], "it", hidden=True)
+
+    with pytest.raises(ArgumentError) as refused:
+        kept.dump({"secret": "x"})
+
+    assert "secret" not in str(refused.value)
 
 
 def every_night(task: Any) -> Any:
@@ -308,6 +397,13 @@ def anyhow(task: Any) -> Any:
         (lambda: tasks.task(nested()), "nested.<locals>.inside is defined in another function"),
         (lambda: tasks.task(name="echo")(old), "two tasks have the name 'echo': .*echo and .*old"),
         (lambda: tasks.task(hide=["b"])(old), "hide= names parameters of old, which has no b"),
+        (lambda: tasks.task(yields), "a call of yields only makes a generator"),
+        (lambda: tasks.task(max_attempts=0)(old), "max_attempts= is a number, 1 or more, not 0"),
+        (lambda: send_invoice.with_options(max_attempts=0), "1 or more, not 0"),
+        (
+            lambda: tasks.task(transactional=True)(alone),  # type: ignore[arg-type]  # a mistake
+            r"a session before its arguments: write def alone\(session, ..\)",
+        ),
         (lambda: every_night(old), "every.. schedules a task.* above @tasks.task"),
         (lambda: every_night(send_invoice), "missing a required argument"),
         (lambda: TaskQueue(Sent), "needs a mapped class with TaskMixin"),  # type: ignore[type-var]

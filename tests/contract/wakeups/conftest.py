@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from tests.contract.wakeups.models import Cargo, Crate, Hostile, Parcel, Reader, empty
+from tests.contract.wakeups.support import Cargo, Crate, Hostile, Parcel, Reader, empty
 from tests.support import statements_seen
 
 Heard = Callable[[], list[str]]

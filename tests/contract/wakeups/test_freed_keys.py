@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Claim, JobQueue, cancel, cancel_claimed, complete, fail, fence_of, reap
 from tests.contract.wakeups.conftest import Heard
-from tests.contract.wakeups.models import SHIPPED, Cargo, Crate, Pallet
-from tests.contract.wakeups.support import idle, until_handled
+from tests.contract.wakeups.support import SHIPPED, Cargo, Crate, Pallet, idle, until_handled
 from tests.contract.worker.driver import Workers
 
 pytestmark = pytest.mark.only_on("postgresql")

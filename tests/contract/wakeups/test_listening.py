@@ -11,10 +11,17 @@ import psycopg2
 import pytest
 from sqlalchemy import URL, create_engine
 
-# Inner: the 15 s of docs/wake-ups.md are too long for a test.
-from sa_jobqueue.wakeups import listening
-from tests.contract.wakeups.models import Parcel, empty
-from tests.contract.wakeups.support import SOON, add_later, elsewhere, idle, until_handled
+# Inner: the 15 s of docs/internals/wake-ups.md are too long for a test.
+from sa_jobqueue.wakeups import source
+from tests.contract.wakeups.support import (
+    SOON,
+    Parcel,
+    add_later,
+    elsewhere,
+    empty,
+    idle,
+    until_handled,
+)
 from tests.contract.worker.driver import Workers
 from tests.proxy import Proxy
 from tests.support import cut_connections, make_engine, until
@@ -55,8 +62,8 @@ def test_a_connection_that_is_half_open_is_noticed(
     apart: Workers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = timedelta(seconds=1)
-    limits = replace(listening.LIMITS, answer=second, pulse=second)
-    monkeypatch.setattr(listening, "LIMITS", limits)
+    limits = replace(source.LIMITS, answer=second, pulse=second)
+    monkeypatch.setattr(source, "LIMITS", limits)
     url = apart.plain.url
     with Proxy(url) as proxy:
         first = iter([proxy.url])  # of the watcher; it connects again by the direct way
@@ -85,7 +92,7 @@ def test_nobody_listens_through_a_pooler(
 ) -> None:
     # Inner: no pooler stands between this test and its server.
     monkeypatch.setattr(
-        "sa_jobqueue.dialects.postgresql.PostgreSQL.through_pooler", lambda *_: True
+        "sa_jobqueue.databases.postgresql.PostgreSQL.through_pooler", lambda *_: True
     )
     with idle(apart, Parcel, owner="w"):
         until(lambda: told(caplog) == ["away"], SOON)

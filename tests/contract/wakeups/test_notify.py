@@ -10,7 +10,6 @@ from sqlalchemy import Engine, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
-    ArgumentError,
     JobQueue,
     cancel,
     claim,
@@ -24,7 +23,7 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.workflow import Workflow
 from tests.contract.wakeups.conftest import Heard
-from tests.contract.wakeups.models import Cargo, Hostile, Parcel, Postcard, Reader, add_parcels
+from tests.contract.wakeups.support import Cargo, Hostile, Parcel, Postcard, Reader, add_parcels
 from tests.support import Sessions, statements_seen
 
 pytestmark = pytest.mark.only_on("postgresql")
@@ -164,12 +163,16 @@ def test_each_statement_notifies_under_autocommit(
     assert heard() == [PARCEL]
 
 
-def test_a_two_phase_session_is_refused(new_session: Sessions) -> None:
+def test_a_two_phase_session_makes_jobs_and_notifies_nobody(
+    engine: Engine, new_session: Sessions, heard: Heard
+) -> None:
     session = new_session(twophase=True)
 
-    with pytest.raises(ArgumentError, match="twophase"):
+    with statements_seen(engine) as seen:
         enqueue(session, Parcel, [{"name": "a"}])
-    session.rollback()
-    session.add(Parcel(name="a"))
-    with pytest.raises(ArgumentError, match="twophase"):
+        session.add(Parcel(name="b"))
         session.flush()
+
+    assert not any("NOTIFY" in statement for statement in seen)
+    session.rollback()
+    assert heard() == []

@@ -22,8 +22,16 @@ from tests.contract.asyncio.support import (
     DRIVERS_OF_SQLITE,
     new_async_session,
 )
-from tests.contract.wakeups.models import Hostile, Parcel, Postcard, empty
-from tests.contract.wakeups.support import add_later, elsewhere, idle, until_handled
+from tests.contract.wakeups.support import (
+    Hostile,
+    Parcel,
+    Postcard,
+    add_later,
+    elsewhere,
+    empty,
+    idle,
+    until_handled,
+)
 from tests.contract.worker.driver import Workers
 from tests.support import make_engine
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
+from types import FunctionType
 from typing import Any
 
 from sqlalchemy import URL, Engine, select
@@ -55,6 +56,7 @@ class Workers:
 
     def __init__(self, kind: str, plain: Engine) -> None:
         self.kind = kind
+        self._made: list[Engine] = []
         self.plain = plain
         self.engine = self.engine_for(plain.url) if self.awaits else plain
         self.handled: list[str] = []
@@ -70,7 +72,8 @@ class Workers:
         if not self.awaits:
             return make_engine(url, **options)
         driver = ASYNC_DRIVERS[url.get_backend_name()] if self.kind == "asyncio" else self.kind
-        return make_async_engine(url, driver, **options).sync_engine
+        self._made.append(make_async_engine(url, driver, **options).sync_engine)
+        return self._made[-1]
 
     def sessions(self, kind: type[Session] = Session, **options: Any) -> Any:
         """Return what makes an application's sessions on the engine."""
@@ -90,8 +93,9 @@ class Workers:
             return [job.id for job in jobs]
 
     def rows(self, entity: Any = Task) -> dict[str, Row]:
-        """Return what became of each job, by its name."""
+        """Return what became of each job, by its name, in the order of their keys."""
         query = select(entity.name, entity.status, entity.attempts, entity.last_error)
+        query = query.order_by(entity.id)
         with self.plain.connect() as connection:
             return {row[0]: tuple(row[1:]) for row in connection.execute(query)}
 
@@ -133,13 +137,14 @@ class Workers:
         *criteria: Any,
         transactional: bool = False,
         timeout: timedelta | None = None,
+        batch: int | None = None,
         **options: Any,
     ) -> JobQueue[Any]:
         """Make a queue with a handler, by default :meth:`note`; its retries are due soon."""
         if hasattr(entity, "run_at"):
             options = {"backoff": lambda attempts: SOON, **options}
         queue: JobQueue[Any] = JobQueue(entity, *criteria, **options)
-        self.declare(queue, handler, transactional=transactional, timeout=timeout)
+        self.declare(queue, handler, transactional=transactional, timeout=timeout, batch=batch)
         return queue
 
     def declare(self, queue: Any, given: Callable[..., Any] | None = None, **options: Any) -> None:
@@ -156,7 +161,7 @@ class Workers:
             queues = self.queue(queues)
         options = {"poll": SOON, **options}
         if self.awaits:
-            bind = AsyncEngine(bind) if isinstance(bind, Engine) else bind
+            bind = awaited_bind(bind)
             self.worker = AsyncWorker(bind, queues, **options)
         else:
             self.worker = Worker(bind, queues, **options)
@@ -165,7 +170,7 @@ class Workers:
     def run(self, worker: Any) -> None:
         """Run a worker in this thread until it ends."""
         if self.awaits:
-            asyncio.run(run_and_dispose(worker))
+            asyncio.run(run_and_dispose(worker, *self._made))
         else:
             worker.run()
 
@@ -188,12 +193,23 @@ def is_awaited(handler: Any) -> bool:
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
 
 
-async def run_and_dispose(worker: AsyncWorker[Any]) -> None:
-    """Run a worker in an event loop of its own, which keeps no connection."""
+async def run_and_dispose(worker: AsyncWorker[Any], *engines: Engine) -> None:
+    """Run a worker in an event loop of its own, in which no engine keeps a connection."""
     try:
         await worker.run()
     finally:
-        await worker.engine.dispose()
+        own = [worker.engine] if isinstance(worker.engine, AsyncEngine) else []
+        for engine in (*own, *map(AsyncEngine, engines)):
+            await engine.dispose()
+
+
+def awaited_bind(bind: Any) -> Any:
+    """Return what an AsyncWorker takes in place of an Engine, a mapping, or a function of one."""
+    if isinstance(bind, dict):
+        return {name: awaited_bind(engine) for name, engine in bind.items()}
+    if isinstance(bind, FunctionType):
+        return lambda: awaited_bind(bind())
+    return AsyncEngine(bind) if isinstance(bind, Engine) else bind
 
 
 def in_greenlet(handler: Callable[[Session, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, event
 
-from sa_jobqueue.dialects import database_of_dialect
+from sa_jobqueue.databases import database_of_dialect
 from tests.support import make_engine, until
 
 #: Of so many statements and commits one goes wrong.

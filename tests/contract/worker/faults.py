@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import URL, CheckConstraint, Engine, NullPool, String, event, select
+from sqlalchemy import URL, CheckConstraint, Engine, NullPool, String, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import JobMixin, RetryMixin
+from tests.support import heard as heard
 from tests.support import make_engine
 
 
@@ -77,16 +78,6 @@ def refused_by_network(dbapi: Any) -> Exception:
 
 def deadlock(alias: str) -> Exception:
     return OperationalError("SELECT 1", {}, transient(alias))
-
-
-@contextmanager
-def heard(engine: Engine, name: str, listener: Callable[..., Any]) -> Iterator[None]:
-    """Listen to an engine's event until the block ends."""
-    event.listen(engine, name, listener)
-    try:
-        yield
-    finally:
-        event.remove(engine, name, listener)
 
 
 @contextmanager

@@ -169,15 +169,20 @@ CASES = {
 }  # fmt: skip
 
 
+#: Claimed and finished without the jobs beside them, too.
+ALONE = ("None", "Retry", "raises", "a lost claim", "values out of range", "refused finish")
+
+
 @ANYWHERE
 @pytest.mark.usefixtures("picky")
-@pytest.mark.parametrize("limit", [1, 3])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("name", "limit"), [*((name, 3) for name in CASES), *((name, 1) for name in ALONE)]
+)
 def test_a_job_ends_as_its_handler_says_and_costs_no_other(
-    workers: Workers, case: Case, limit: int, caplog: pytest.LogCaptureFixture
+    workers: Workers, name: str, limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each of its attempts is logged with its outcome, and told of."""
-    outcomes: list[Any] = []
+    case, outcomes = CASES[name], list[Any]()
     key = workers.add("a", case.name, "c", entity=case.entity, max_attempts=2)[1]
     caplog.set_level(logging.INFO, "sa_jobqueue.worker")
 
@@ -322,24 +327,6 @@ def test_a_job_that_its_handler_finishes_itself_is_no_loss(
     assert workers.rows() == {"a": ("done", 1, None), "b": ("done", 1, None)}
     assert told == ["a", "b"]
     assert caplog.text == ""
-
-
-@ANYWHERE
-@pytest.mark.parametrize("expires", [False, True])
-def test_a_job_that_its_handler_moves_on_or_leaves_expired_is_finished_by_the_worker(
-    workers: Workers, session: Session, expires: bool
-) -> None:
-    session.add_all([Render(), Render()])
-    session.commit()
-
-    def run(render: Render) -> None:
-        with Session(workers.plain, expire_on_commit=expires) as own, own.begin():
-            own.add(render)
-            render.status = "running"
-
-    workers.drain(Render, run, limit=2)
-
-    assert session.scalars(select(Render.status)).all() == ["done", "done"]
 
 
 #: How a child leaves its handler, and the exit code of its process.
@@ -591,23 +578,6 @@ def test_an_interval_is_a_pause_before_each_claim_that_no_wake_up_shortens(
     workers.drain(Task, handle, interval=timedelta(seconds=0.2))
 
     assert datetime.now(UTC) - began >= timedelta(seconds=0.4)
-
-
-@pytest.mark.only_on("postgresql")
-def test_a_job_that_is_committed_during_a_claim_is_found_at_once(workers: Workers) -> None:
-    left = [1]
-
-    def add(connection: object) -> None:
-        if left and workers.worker is not None:
-            left.clear()
-            workers.add("a")
-
-    queue = workers.queue(Task, lambda task: workers.worker.stop())
-    worker = workers.make(queue, poll=timedelta(minutes=5), owner="w", reap_every=None)
-    with heard(workers.engine, "commit", add):
-        workers.run(worker)
-
-    assert workers.statuses() == {"a": "done"}
 
 
 # Several handlers at once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +26,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, sessionmaker, with_loader_criteria
 
-from sa_jobqueue import ArgumentError
+from sa_jobqueue import ArgumentError, JobQueue
+from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.worker import Retry
+from tests.contract.asyncio.support import make_async_engine
 from tests.contract.worker.driver import SOON, Workers
 from tests.contract.worker.faults import heard
 from tests.models import Base, Email, Task, add_emails
@@ -139,8 +142,8 @@ def checkouts_counted(engine: Engine) -> Iterator[list[object]]:
 @pytest.mark.parametrize(
     "options",
     [
-        None,
-        {},
+        pytest.param(None, marks=ANYWHERE),
+        pytest.param({}, marks=ANYWHERE),
         # PostgreSQL's default settings allow no prepared transactions, and aiomysql has none.
         pytest.param({"twophase": True}, marks=pytest.mark.only_on("mysql", "mariadb")),
     ],
@@ -156,18 +159,6 @@ def test_turns_that_follow_each_other_share_a_connection(
 
     assert len(count) < 15
     assert set(pooled.statuses().values()) == {"done"}
-
-
-@ANYWHERE
-def test_sessions_that_choose_their_engine_are_given_no_connection(threads: Workers) -> None:
-    threads.add(*map(str, range(30)))
-    bind = sessionmaker(binds={Task: threads.engine})
-
-    with checkouts_counted(threads.engine) as count:
-        threads.drain(Task, bind=bind, owner="w", limit=1)
-
-    assert len(count) > 30
-    assert set(threads.statuses().values()) == {"done"}
 
 
 @ANYWHERE
@@ -237,3 +228,30 @@ def test_one_connection_serves_one_thread_which_renews_nothing(
     assert (others == set()) == (url == "sqlite://")
     assert set(workers.statuses().values()) == {"done"}
     engine.dispose()
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_connection_that_dies_before_its_settings_are_made_is_replaced(
+    engine: Engine, session: Session
+) -> None:
+    add_emails(session, "ann", "bo")
+    async_engine = make_async_engine(engine.url, "asyncpg")
+    handled: list[int] = []
+    died: list[Any] = []
+
+    @event.listens_for(async_engine.sync_engine, "connect", insert=True)
+    def die(connection: Any, _: Any) -> None:
+        if len(died) < 3:
+            died.append(connection)
+            connection.driver_connection.terminate()
+
+    async def handle(email: Email) -> None:
+        handled.append(email.id)
+
+    async def run() -> None:
+        await AsyncWorker(async_engine, JobQueue(Email), handle, drain=True).run()
+        await async_engine.dispose()
+
+    asyncio.run(run())
+
+    assert (len(handled), len(died)) == (2, 3)

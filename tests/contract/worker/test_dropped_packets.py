@@ -71,6 +71,7 @@ def in_process(target: Callable[..., None], *arguments: str) -> Iterator[None]:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
+@pytest.mark.by_turns("postgresql", "mariadb")
 @pytest.mark.process
 def test_it_goes_on_within_two_deadlines(workers: Workers, link: Link) -> None:
     with Proxy(workers.plain.url, at=link.near) as proxy:

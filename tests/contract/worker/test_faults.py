@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +15,6 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner
-from sa_jobqueue.worker import Cancel, Retry
 from tests.clock import Clock
 from tests.contract.owners.restricted_user import restricted_user
 from tests.contract.worker import ledger
@@ -46,6 +41,7 @@ SEED = 20261122
 FEW, MANY = 12, 500
 
 ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
+A_SERVER = pytest.mark.by_turns(*SERVERS)
 
 
 def drained_with(workers: Workers, faults: Any, **options: Any) -> None:
@@ -81,7 +77,7 @@ def test_an_error_at_any_statement_costs_no_job(
         drained_with(workers, faults_in(workers.engine, Faults(number, fail)))
 
 
-@pytest.mark.parametrize("autocommit", [False, True])
+@pytest.mark.parametrize("autocommit", [False, pytest.param(True, marks=A_SERVER)])
 @pytest.mark.only_on(*SERVERS)
 def test_a_connection_killed_at_any_statement_costs_no_job(
     workers: Workers, db_url: URL, db_alias: str, autocommit: bool
@@ -93,10 +89,14 @@ def test_a_connection_killed_at_any_statement_costs_no_job(
         drained_with(workers, faults, bind=used)
 
 
-@pytest.mark.parametrize("autocommit", [False, True])
 @pytest.mark.parametrize(
-    "given",
-    [pytest.param(None, marks=ANYWHERE), "a name", pytest.param("an Owner", marks=ANYWHERE)],
+    ("given", "autocommit"),
+    [
+        pytest.param(None, False, marks=ANYWHERE),
+        ("a name", False),
+        pytest.param("a name", True, marks=ANYWHERE),
+        pytest.param("an Owner", False, marks=ANYWHERE),
+    ],
 )
 def test_the_answer_of_any_commit_may_be_lost(
     workers: Workers, given: str | None, autocommit: bool
@@ -116,7 +116,10 @@ def test_the_answer_of_any_commit_may_be_lost(
 # Faults in a row
 
 
-@pytest.fixture(params=[*KINDS, "AUTOCOMMIT", "transactional", "transactional asyncio"])
+RARER = ("AUTOCOMMIT", "transactional", "transactional asyncio")
+
+
+@pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=ANYWHERE) for kind in RARER)])
 def survival(request: pytest.FixtureRequest, engine: Any) -> Iterator[tuple[Workers, str]]:
     """Workers, and what is special about their run."""
     kind = "asyncio" if "asyncio" in request.param else "threads"
@@ -181,75 +184,6 @@ def test_a_worker_survives_faults_in_a_row_and_handles_each_job_once(
         assert 2 * len(failed) <= refused  # together with others, and again alone
     if full:
         assert set(faults.seen) == set(faults.kinds)
-
-
-@pytest.mark.timeout(1200)
-def test_each_job_is_handled_as_often_as_its_attempts_say(
-    workers: Workers, db_alias: str, full: bool
-) -> None:
-    """Workers are stopped at some moment, and the last one drains; FUZZ_SEED=7 repeats a run."""
-    first = int(os.environ.get("FUZZ_SEED", random.randrange(10**6)))
-    for seed in range(first, first + (40 if full else 1)):
-        jobs = Jobs(random.Random(seed), db_alias)
-        workers.execute(delete(Task))
-        for number in (0, 1):
-            workers.add(*jobs.names[number::2], priority=number, max_attempts=4)
-
-        with heard(workers.engine, "before_cursor_execute", jobs.before_statement):
-            for _ in range(jobs.dice.randint(0, 3)):
-                worker = workers.make(jobs.queues(workers), **jobs.options())
-                stop = threading.Timer(jobs.dice.random() / 10, worker.stop)
-                stop.start()
-                workers.run(worker)
-                stop.join()
-            workers.drain(jobs.queues(workers), **jobs.options())
-
-        told, rows = f"FUZZ_SEED={seed}", workers.rows()
-        assert {row[0] for row in rows.values()} <= {"done", "failed", "cancelled"}, told
-        assert {name: row[1] for name, row in rows.items()} == jobs.begun, told
-        assert jobs.ended == Counter(jobs.names), told
-
-
-class Jobs:
-    """Jobs that end in any way, or are tried again, up to four times.
-
-    Attributes:
-        begun: how often the handler of each job began, without attempts that are given back.
-        ended: how often a handler has ended each job for good.
-    """
-
-    def __init__(self, dice: random.Random, alias: str) -> None:
-        self.dice, self._alias = dice, alias
-        self.names = [f"job {number}" for number in range(dice.randint(1, 80))]
-        self.begun: Counter[str] = Counter()
-        self.ended: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        self._one_of = dice.choice([0, 0, 15, 60])
-
-    def handle(self, task: Task) -> Retry | Cancel | None:
-        with self._lock:
-            self.begun[task.name] += 1
-            kind, last = self.dice.random(), self.begun[task.name] == 4
-            self.ended[task.name] += last or kind >= 0.4
-        time.sleep(self.dice.choice([0, 0, 0, 0.001, 0.02]))
-        if kind < 0.2 and not last:
-            return Retry(timedelta(0))
-        if kind < 0.4:
-            raise ValueError("of the handler")
-        return Cancel("enough") if kind < 0.5 else None
-
-    def before_statement(self, *_: Any) -> None:
-        """Let some statements fail, with an error that passes."""
-        if self._one_of and self.dice.randrange(self._one_of) == 0:
-            raise deadlock(self._alias)
-
-    def queues(self, workers: Workers) -> list[Any]:
-        return [workers.queue(Task, self.handle, Task.priority == number) for number in (0, 1)]
-
-    def options(self) -> dict[str, Any]:
-        concurrency = self.dice.choice([1, 2, 3, 8])
-        limit = concurrency + self.dice.choice([0, 0, 1, 10])
-        return {"concurrency": concurrency, "limit": limit, "reap_every": None}
 
 
 # Which errors are waited out

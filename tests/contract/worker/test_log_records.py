@@ -7,13 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy.orm import Session
 
 from sa_jobqueue.worker import Cancel, Retry
-from tests.clock import Clock
 from tests.contract.worker.driver import Workers
-from tests.contract.worker.faults import LostAnswer, deadlock, failing
-from tests.models import Email, Task, add_emails
+from tests.contract.worker.faults import LostAnswer
+from tests.models import Task
 
 #: Where the database cannot matter.
 pytestmark = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
@@ -54,21 +52,6 @@ def test_each_record_names_its_job_and_what_comes_next(
     assert all(0 <= vars(record)["duration"] < 60 for record in caplog.records)
 
 
-def test_the_record_of_a_job_without_attempts_says_that_it_is_not_tried_again(
-    workers: Workers, session: Session, caplog: pytest.LogCaptureFixture
-) -> None:
-    add_emails(session, "a")
-
-    def refuse(email: Email) -> None:
-        raise OSError("no route")
-
-    workers.drain(Email, refuse)
-
-    names = ("attempt", "max_attempts", "next_try_in")
-    assert [vars(caplog.records[0])[name] for name in names] == [None] * 3
-    assert "; not tried again: OSError: no route" in caplog.messages[0]
-
-
 def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untouched(
     workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,28 +70,3 @@ def test_a_job_that_a_commit_without_answer_has_finished_is_not_said_to_be_untou
     assert "a finish, perhaps our own, if the answer to its COMMIT was lost" in warned.getMessage()
     assert told == []  # nobody knows
     assert workers.rows() == {"a": ("done", 1, None)}
-
-
-@pytest.mark.parametrize("count", [10, 12])
-def test_the_record_of_jobs_that_could_not_be_released_names_ten_of_them(
-    workers: Workers, db_alias: str, clock: Clock, caplog: pytest.LogCaptureFixture, count: int
-) -> None:
-    _, *rest = workers.add(*map(str, range(1 + count)))
-
-    def refused(text: str) -> bool:
-        """Refuse every release, for longer than the worker tries it again."""
-        changes = text.partition(" WHERE ")[0]
-        is_release = changes.startswith("UPDATE task ") and "status='unclaimed'" in changes
-        if is_release:
-            clock.jump(3)
-        return is_release
-
-    queue = workers.queue(Task, lambda task: workers.worker.stop())
-    worker = workers.make(queue, owner="w", limit=1 + count, reap_every=None)
-    with failing(workers.engine, refused, lambda: deadlock(db_alias)):
-        workers.run(worker)
-
-    (text,) = [text for text in caplog.messages if "could not be released" in text]
-    more = {10: "", 12: " and 2 more"}[count]
-    names = ", ".join(f"Task {key}" for key in rest[:10])
-    assert text.startswith(f"{names}{more} could not be released; a reap returns the jobs")

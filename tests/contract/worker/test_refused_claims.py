@@ -34,7 +34,7 @@ from tests.clock import Clock
 from tests.contract.worker.driver import Workers
 from tests.contract.worker.faults import failing, heard
 from tests.models import Task
-from tests.support import SERVERS, make_engine, until, with_empty_tables
+from tests.support import make_engine, until, with_empty_tables
 
 #: Where the database cannot matter.
 ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb", "sqlite")
@@ -76,19 +76,6 @@ class Wall(PriorityMixin, RetryMixin, JobMixin, Base):
     colour: Mapped[str] = mapped_column(Colour)
     tin_id: Mapped[int | None] = mapped_column(ForeignKey(Tin.id))
     tin: Mapped[Tin | None] = relationship()
-
-
-class Room(JobMixin, Base):
-    """A room of a house, with a key of two columns."""
-
-    __tablename__ = "passed_room"
-    house: Mapped[int] = mapped_column(primary_key=True)
-    door: Mapped[str] = mapped_column(String(5), primary_key=True)
-    colour: Mapped[str] = mapped_column(Colour)
-
-    @property
-    def name(self) -> str:
-        return f"{self.house} {self.door}"
 
 
 @pytest.fixture(autouse=True)
@@ -169,31 +156,6 @@ def test_a_time_that_the_driver_cannot_read_holds_up_no_other_job(
     assert threads.handled == ["1", "3"]
     assert left(threads) == [(2, "unclaimed", 0)]
     assert passed_over(caplog.messages) == ["2"]
-
-
-@pytest.mark.only_on(*SERVERS)
-@ANYWHERE
-def test_a_row_that_has_no_number_left_for_its_attempts_is_passed_over(
-    workers: Workers, caplog: pytest.LogCaptureFixture
-) -> None:
-    add(workers, "red", "red", "red")
-    workers.execute(update(Wall).where(Wall.id == 2).values(attempts=2**31 - 1))
-
-    workers.drain(Wall, limit=3)
-
-    assert workers.handled == ["1", "3"]
-    assert passed_over(caplog.messages) == ["2"]
-
-
-@pytest.mark.only_on("sqlite")
-def test_many_rows_with_a_key_of_two_columns_are_passed_over(threads: Workers) -> None:
-    with threads.plain.begin() as connection:
-        rooms = [{"house": house, "door": "a", "colour": "infrared"} for house in range(600)]
-        connection.execute(insert(Room), [*rooms, {"house": 601, "door": "a", "colour": "red"}])
-
-    threads.drain(Room, limit=700)
-
-    assert threads.handled == ["601 a"]
 
 
 @ANYWHERE
@@ -297,32 +259,6 @@ def test_a_queue_that_is_refused_is_left_alone_for_growing_pauses(workers: Worke
 
 
 # One queue
-
-
-@ANYWHERE
-def test_a_refused_claim_costs_nothing_that_was_handled_and_can_be_stopped(
-    workers: Workers, clock: Clock
-) -> None:
-    workers.add("a", "b", "c")
-
-    def refused(text: str) -> bool:
-        return bool(workers.handled) and "status='unclaimed'" not in text and is_claim(text)
-
-    def is_claim(text: str) -> bool:
-        return "SKIP LOCKED" in text or "LIMIT" in text
-
-    def refuse() -> Exception:
-        if len(met) > 6:
-            workers.worker.stop()
-        return LookupError("refused")
-
-    worker = workers.make(Task, limit=2, owner="w", reap_every=None)
-    with failing(workers.engine, refused, refuse) as met:
-        workers.run(worker)
-
-    assert workers.handled == ["a", "b"]
-    assert len(met) > 3
-    assert workers.statuses() == {"a": "done", "b": "done", "c": "unclaimed"}
 
 
 @ANYWHERE

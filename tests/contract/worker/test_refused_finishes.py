@@ -90,7 +90,7 @@ def test_its_claim_is_renewed_while_the_worker_handles_other_jobs(workers: Worke
             until(lambda: "stuck" in workers.renewed(before, Picky))
 
     queue = workers.queue(Picky, handle, lease=timedelta(milliseconds=300))
-    workers.drain(queue, owner="w")
+    workers.drain(queue, owner="w", reap_every=None)
 
     assert workers.statuses(Picky) == {"stuck": "claimed", "a": "done", "b": "done"}
 

@@ -117,6 +117,29 @@ def test_what_is_due_is_handled(inside: Inside, transactional: bool) -> None:
     assert (priorities == {7}) == transactional
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+def test_batches_are_handled(inside: Inside, transactional: bool) -> None:
+    """A job that is tried again in a batch waits for the next call, and the others do not."""
+    inside.add(*"abc")
+    batches: list[str] = []
+
+    def handle(tasks: list[Task]) -> dict[Task, Retry]:
+        batches.append("".join(task.name for task in tasks))
+        return {task: Retry(timedelta(0)) for task in tasks if task.name == "b"}
+
+    def handle_in(own: Session, tasks: list[Task]) -> dict[Task, Retry]:
+        own.add(Email(recipient="noted"))
+        return handle(tasks)
+
+    handler = handle_in if transactional else handle
+    queue = inside.workers.queue(Task, handler, transactional=transactional, batch=2)
+    handled = inside.run_all(queue)
+
+    assert batches[:3] == (["ab", "a", "c"] if transactional else ["ab", "c"])[:3]
+    assert inside.rows()["b"] == ("unclaimed", 1, None)
+    assert [done.job.name for done in handled][:3] == [*"abc"]
+
+
 @pytest.mark.parametrize("error", [OSError("no route"), SystemExit(3)])
 def test_an_exception_fails_its_attempt_and_ends_the_call(
     inside: Inside, error: BaseException

@@ -16,7 +16,7 @@ from sqlalchemy import URL, Engine, NullPool, event, text
 from sqlalchemy.exc import DBAPIError
 
 # Inner: no test can close a worker's connection while its own call sleeps.
-from sa_jobqueue.sessions.deadlines import Deadlines
+from sa_jobqueue.worker.deadlines import Deadlines
 from tests.contract.worker.driver import Workers
 from tests.models import Task
 from tests.proxy import Proxy
@@ -33,6 +33,11 @@ LOCK_TIMEOUTS = {
 }
 
 A_NETWORK = pytest.mark.only_on("postgresql", "mysql", "mariadb")
+
+#: A plain name: the end of an Owner's silent connection would be waited for, too.
+PLAIN: dict[str, Any] = {"owner": "w", "deadline": DEADLINE, "reap_every": None}
+
+ANYWHERE = pytest.mark.by_turns("postgresql", "mysql", "mariadb")
 
 
 @pytest.fixture
@@ -90,12 +95,13 @@ def test_a_worker_goes_on_when_its_connections_go_silent(
 
 
 @A_NETWORK
+@ANYWHERE
 def test_a_worker_waits_for_a_network_that_takes_connections_and_says_nothing(
     workers: Workers, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sa_jobqueue")
     engine = impatient(workers, proxy.url)
-    with workers.running(Task, bind=engine, deadline=DEADLINE, reap_every=None):
+    with workers.running(Task, bind=engine, **PLAIN):
         workers.add("a")
         until(lambda: workers.handled == ["a"])
         proxy.go_silent()
@@ -107,6 +113,28 @@ def test_a_worker_waits_for_a_network_that_takes_connections_and_says_nothing(
 
 
 @A_NETWORK
+@ANYWHERE
+def test_a_worker_ends_its_old_session_as_soon_as_the_network_lets_it(
+    workers: Workers, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sa_jobqueue")
+    engine = impatient(workers, proxy.url)
+
+    def handle(task: Task) -> None:
+        workers.note(task)
+        event.listen(engine, "commit", lambda _: proxy.go_silent(), once=True)
+
+    queue = workers.queue(Task, handle)
+    with workers.running(queue, bind=engine, **PLAIN):
+        workers.add("a")
+        until(lambda: "no connection was made within" in caplog.text)
+        proxy.speak()
+        until(lambda: workers.statuses() == {"a": "done"})  # whose row the old session has locked
+    assert workers.handled == ["a"]
+
+
+@A_NETWORK
+@ANYWHERE
 def test_a_stop_waits_no_longer_than_the_grace_for_a_network_that_says_nothing(
     workers: Workers, proxy: Proxy
 ) -> None:
@@ -179,6 +207,7 @@ Worker(engine, queue, deadline=timedelta(milliseconds=200)).run()
 
 
 @A_NETWORK
+@ANYWHERE
 def test_a_worker_goes_on_whose_connection_is_silent_when_it_is_closed(
     workers: Workers, proxy: Proxy
 ) -> None:
@@ -188,7 +217,7 @@ def test_a_worker_goes_on_whose_connection_is_silent_when_it_is_closed(
         proxy.go_silent()
         proxy.speak()
 
-    with workers.running(Task, bind=engine, deadline=DEADLINE, reap_every=None):
+    with workers.running(Task, bind=engine, **PLAIN):
         workers.add("a")
         until(lambda: workers.handled == ["a"])
         event.listen(engine, "checkin", silence, once=True)
@@ -197,6 +226,7 @@ def test_a_worker_goes_on_whose_connection_is_silent_when_it_is_closed(
 
 
 @A_NETWORK
+@ANYWHERE
 def test_a_worker_goes_on_whose_new_connections_go_silent_before_their_first_statement(
     workers: Workers, proxy: Proxy
 ) -> None:
@@ -209,7 +239,7 @@ def test_a_worker_goes_on_whose_new_connections_go_silent_before_their_first_sta
             proxy.go_silent()
             proxy.speak()
 
-    with workers.running(Task, bind=engine, deadline=DEADLINE, reap_every=None):
+    with workers.running(Task, bind=engine, **PLAIN):
         workers.add("a")
         until(lambda: workers.statuses() == {"a": "done"})
         event.listen(engine, "connect", silence, insert=True)

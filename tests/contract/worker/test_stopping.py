@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import reap
 from sa_jobqueue.worker import HandlerTimeout, job_context
 from tests.contract.worker.driver import Workers
-from tests.contract.worker.faults import LostAnswer, deadlock, failing, heard
+from tests.contract.worker.faults import deadlock, failing, heard
 from tests.models import Task
 from tests.support import until
 
@@ -158,29 +158,8 @@ def test_a_worker_that_waits_to_claim_stops_at_once(
         began = time.monotonic()
         worker.stop()
 
-    assert time.monotonic() < began + 5
-    assert workers.statuses() == {"a": "unclaimed"}
-
-
-@ANYWHERE
-def test_a_claim_whose_commit_was_not_answered_holds_no_stop_up(
-    workers: Workers, db_alias: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    workers.add("a")
-    lost = threading.Event()
-
-    with (
-        failing(workers.engine, lambda text: lost.is_set(), lambda: deadlock(db_alias)) as met,
-        LostAnswer(workers.engine, 0, lost.set),
-        workers.running(Task, owner="w", reap_every=None) as worker,
-    ):
-        until(lambda: len(met) > 2)
-        began = time.monotonic()
-        worker.stop()
-
     assert time.monotonic() < began + 10
-    assert workers.statuses() == {"a": "claimed"}
-    assert "a reap returns the jobs that it may have claimed" in caplog.text
+    assert workers.statuses() == {"a": "unclaimed"}
 
 
 @ANYWHERE
@@ -494,28 +473,3 @@ def test_a_worker_that_is_cancelled_in_a_turn_leaves_nothing_claimed(
 
     assert "claimed" not in awaiting.statuses().values()
     assert awaiting.rows()["a"] == ("done", 1, None)
-
-
-@ANYWHERE
-def test_a_worker_that_is_cancelled_twice_ends_at_once(awaiting: Workers) -> None:
-    awaiting.add("a")
-    runs: list[Any] = []
-
-    async def handle(task: Task) -> None:
-        runs[0].cancel()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            runs[0].cancel()
-            await asyncio.sleep(60)  # a handler that catches its cancellation
-
-    async def run() -> None:
-        worker = awaiting.make(awaiting.queue(Task, handle))
-        runs.append(asyncio.create_task(worker.run()))
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(asyncio.shield(runs[0]), 20)
-        await worker.engine.dispose()
-
-    asyncio.run(run())
-
-    assert awaiting.statuses() == {"a": "claimed"}

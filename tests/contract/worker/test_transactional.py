@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import ArgumentError, reap
-from sa_jobqueue.events import listen
 from sa_jobqueue.worker import Cancel, Done, Release, Retry
 from tests.contract.worker.driver import SOON, Workers
 from tests.contract.worker.faults import LostAnswer, heard
@@ -236,24 +235,6 @@ def test_effects_are_committed_with_the_finish_of_a_job_or_not_at_all(
     assert ending.error in str(error)
 
 
-@ANYWHERE
-@pytest.mark.parametrize("end", [sets("status", "done"), ENDINGS["deletes its job"].end])
-def test_a_handler_that_ends_its_own_job_is_told_of_as_failed_and_not_as_lost(
-    workers: Workers, end: Handle, caplog: pytest.LogCaptureFixture
-) -> None:
-    workers.add("a", entity=Invoice, max_attempts=1)
-    told: list[str] = []
-
-    queue = workers.queue(Invoice, end, transactional=True)
-    for name in ("after_fail", "after_lost"):
-        listen(queue, name, lambda event: told.append(event.name))
-
-    workers.drain(queue)
-
-    assert told == ["after_fail"]
-    assert "lost" not in caplog.text
-
-
 def test_a_job_that_is_given_back_takes_its_effects_back(workers: Workers) -> None:
     workers.add("a", entity=Invoice, max_attempts=1)
     outcomes = iter([Release(), None])
@@ -397,22 +378,6 @@ def test_a_job_that_others_took_after_a_failed_commit_is_not_reported_as_done(
     assert "its claim was lost to a reap, another owner" in caplog.text
 
 
-@ANYWHERE
-def test_a_worker_that_stops_while_its_server_is_away_releases_the_job(workers: Workers) -> None:
-    workers.add("a", entity=Invoice)
-
-    def handle(session: Session, invoice: Invoice) -> None:
-        book(session, invoice)
-        workers.worker.stop()
-
-    queue = workers.queue(Invoice, handle, transactional=True)
-    with LostAnswer(workers.engine, 1, committed=False):
-        workers.run(workers.make(queue, owner="w", reap_every=None))
-
-    assert entries(workers.plain) == []
-    assert workers.rows(Invoice) == {"a": ("unclaimed", 0, None)}
-
-
 # Locks and renewals
 
 
@@ -430,11 +395,11 @@ LEVELS = [
 
 
 @pytest.mark.parametrize(("level", "setting"), LEVELS)
-def test_a_handler_of_three_leases_finishes_beside_a_renewed_neighbour(
+def test_a_handler_that_outlives_its_lease_finishes_beside_a_renewed_neighbour(
     threads: Workers, db_url: URL, level: str, setting: str | None
 ) -> None:
     """The row lock keeps its claim, which is not renewed."""
-    threads.add("a", "b", entity=Invoice)
+    b = (threads.add("a", "b", entity=Invoice)[1],)
     lease = timedelta(milliseconds=300)
     own = make_engine(db_url, isolation_level=level)
     if setting is not None:
@@ -446,13 +411,12 @@ def test_a_handler_of_three_leases_finishes_beside_a_renewed_neighbour(
     def handle(session: Session, invoice: Invoice) -> None:
         invoice.total = 1
         session.flush()
-        began, before = time.monotonic(), threads.dates(Invoice)
+        before = threads.dates(Invoice)
         if invoice.name == "a":
             until(lambda: threads.dates(Invoice)["b"] > before["b"] + lease)
             assert threads.dates(Invoice)["a"] == before["a"]
-        until(lambda: time.monotonic() > began + 3 * lease.total_seconds())
-        with Session(own) as other:
-            assert not reap(other, Invoice, lease=lease)
+            with Session(own) as other:  # a renewal of b may be late
+                assert {job.identity for job in reap(other, Invoice, lease=lease).jobs} <= {b}
         book(session, invoice)
 
     queue = threads.queue(Invoice, handle, transactional=True, lease=lease)

@@ -1,0 +1,1 @@
+"""Messages to brokers: the rows of an outbox table, published in order for each key."""

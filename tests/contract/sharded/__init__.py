@@ -1,0 +1,1 @@
+"""Verbs through SQLAlchemy's ShardedSession."""
