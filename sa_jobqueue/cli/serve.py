@@ -106,9 +106,8 @@ def metrics(
     with extra("prometheus"):
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import choose_encoder
-        from prometheus_client.multiprocess import MultiProcessCollector
 
-        from ..prometheus import QueueCollector
+        from ..prometheus import ProcessCounts, QueueCollector
     shared = Counter(map(queue_name, queues.values()))
     labelled = {  # by names, as count_events has them; by targets if these are equal
         target if shared[queue_name(queue)] > 1 else queue_name(queue): queue
@@ -119,7 +118,7 @@ def metrics(
     registry.register(QueueCollector(engines.get("", engines), labelled))
     if COUNTS in os.environ:
         try:
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # theirs
+            ProcessCounts(registry)  # type: ignore[no-untyped-call]  # theirs
         except ValueError as error:
             raise click.ClickException(f"{COUNTS}={os.environ[COUNTS]} is no folder") from error
     is_ours, reads = hosts(host, *allow_host), threading.Lock()

@@ -11,6 +11,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -150,10 +151,14 @@ def test_behind_a_proxy_that_was_named_the_cookie_is_secure_and_links_begin_with
     assert f'href="/jobs/queues/{DEPOT}:crates"' in page.text
 
 
-def test_a_scrape_has_each_queue_until_the_command_ends(start: Start, url: str) -> None:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return int(free.getsockname()[1])
+
+
+def test_a_scrape_has_each_queue_until_the_command_ends(start: Start, url: str) -> None:
+    port = free_port()
     metrics = start("metrics", DEPOT, "--url", url, "--port", port, "--allow-host", "shop.example")
     assert metrics.stdout is not None
 
@@ -182,9 +187,7 @@ def status_of(port: int, host: str) -> int:
 def test_scrapes_of_a_locked_table_hold_one_connection_and_are_answered(
     start: Start, bakery: Engine, shop_url: str
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     metrics = start("metrics", "tests.cli.bakery", "--url", shop_url, "--port", port)
     assert metrics.stdout is not None
     metrics.stdout.readline()
@@ -211,6 +214,22 @@ def test_a_missing_folder_of_counts_is_named(shell: Shell, monkeypatch: pytest.M
 
     assert answer.exit_code == 1
     assert "PROMETHEUS_MULTIPROC_DIR=nowhere is no folder" in answer.output
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_file_that_a_process_has_just_made_fails_no_scrape(
+    start: Start, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    (counts / "counter_1.db").touch()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(counts))
+    metrics = start("metrics", DEPOT, "--url", url, "--port", free_port())
+    assert metrics.stdout is not None
+
+    scraped = urlopen(metrics.stdout.readline().strip(), timeout=20).read().decode()
+
+    assert 'jobqueue_due_jobs{queue="tests.cli.depot:crates"} 2.0' in scraped
 
 
 def test_the_autoscalers_number_is_json(shell: Shell) -> None:
