@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -271,6 +272,19 @@ def until(true: Callable[[], object], seconds: float = 30) -> None:
 
 class Translated(Exception):
     """The exception of an application that has no use for SQLAlchemy's."""
+
+
+@contextmanager
+def log_kept() -> Iterator[None]:
+    """Let a command set up the log of this process; afterwards it is as it was before."""
+    root, handlers, level = logging.root, logging.root.handlers[:], logging.root.level
+    root.handlers[:] = []
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)  # by this call, each logger forgets which levels are on
 
 
 @contextmanager
