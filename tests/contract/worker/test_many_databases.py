@@ -420,7 +420,7 @@ def test_a_verb_of_this_process_wakes_only_the_schema_that_it_writes_to(tenants:
     with tenants.running(poll=timedelta(hours=1), reap_every=None) as worker:
         until(lambda: worker.trouble is None)
         time.sleep(1)
-        with statements_seen(engine) as seen, Session(engine) as session:
+        with statements_seen(Engine) as seen, Session(engine) as session:
             session.add(Task(name="a"))
             session.commit()
             until(lambda: tenants.has_handled(name, "a"))
