@@ -223,8 +223,8 @@ def only_seeing(session: Session, entity: type[Any], criterion: Any) -> None:
 
 
 @contextmanager
-def statements_seen(engine: Engine) -> Iterator[list[str]]:
-    """Collect the statements that an engine runs."""
+def statements_seen(engine: Engine | type[Engine]) -> Iterator[list[str]]:
+    """Collect the statements that an engine runs, or any engine."""
     seen: list[str] = []
 
     def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
