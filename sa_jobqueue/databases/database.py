@@ -486,6 +486,9 @@ class Database:
     def lift_lock_wait_limit(self, connection: Connection) -> None:
         """Have the connection wait without a limit again."""
 
+    def limit_waits_of_looks(self, connection: Connection) -> None:
+        """Have a connection wait for locked tables at most a second, as long as it lives."""
+
     def waiting_at_most(
         self, connection: Connection, time: timedelta
     ) -> AbstractContextManager[None]:

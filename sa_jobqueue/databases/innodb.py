@@ -256,6 +256,9 @@ class InnoDB(Database):
         seconds = max(1, round(time.total_seconds()))
         return _variables_set(connection, dict.fromkeys(_LOCK_TIMEOUTS, seconds))
 
+    def limit_waits_of_looks(self, connection: Connection) -> None:
+        connection.exec_driver_sql("SET SESSION lock_wait_timeout = 1")
+
     # 32 bits, since the handshake has room for no more. And not a plain SELECT
     # CONNECTION_ID(), which ProxySQL answers by itself.
     backend_question = "SELECT CONNECTION_ID() & 0xFFFFFFFF"

@@ -324,6 +324,9 @@ class PostgreSQL(Database):
     def lift_lock_wait_limit(self, connection: Connection) -> None:
         connection.exec_driver_sql("SET SESSION lock_timeout = 0")
 
+    def limit_waits_of_looks(self, connection: Connection) -> None:
+        connection.exec_driver_sql("SET SESSION lock_timeout = '1s'")
+
     @contextmanager
     def waiting_at_most(self, connection: Connection, time: timedelta) -> Iterator[None]:
         milliseconds = max(1, time // timedelta(milliseconds=1))  # 0 would mean no limit

@@ -8,9 +8,10 @@ from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, func, literal_column, select
+from sqlalchemy.exc import DBAPIError
 
 from ..databases import Database, Limits, driver_connection
 from ..databases.clock import as_utc, utc_now
@@ -65,8 +66,26 @@ class Looking:
         return False
 
     def ask(self, question: Callable[[Connection], R]) -> R:
-        """Read on the connection, in no transaction."""
-        return self._line.ask(question)
+        """Read on the connection, in no transaction.
+
+        Those who share it go on with it where the server refuses the read: a table is gone, or
+        locked.
+        """
+        refused: list[DBAPIError] = []
+
+        def read(connection: Connection) -> R | None:
+            try:
+                return question(connection)
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
+                refused.append(error)
+                return None
+
+        answer = self._line.ask(read)
+        if refused:
+            raise refused[0]
+        return cast("R", answer)
 
 
 #: The pause between two questions; one takes some microseconds, and reads no page of the file.
@@ -153,6 +172,13 @@ class Line(WatchedConnection):
         self._kept: list[Any] = []  # notifications that psycopg2 keeps
         self._read: Callable[[], object] | None = None  # as the driver does it without a question
         super().__init__(engine, LIMITS, database.backend)
+        self.ask(self._wait_briefly)
+
+    def _wait_briefly(self, connection: Connection) -> None:
+        # Where a table is locked, the others wait for the connection too. And PostgreSQL does not
+        # notice that a client is gone which waits for a lock. A pooler would give the setting away.
+        if not self._database.through_pooler(connection):
+            self._database.limit_waits_of_looks(connection)
 
     def answered(self) -> None:
         """Tell whom it concerns that something has come."""

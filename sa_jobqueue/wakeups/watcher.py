@@ -79,6 +79,7 @@ class Wakeups:
         self._shared = shared
         self._alarm = Alarm(wake)
         self._engine = engine
+        self._schemas = {queue.mapping.table.schema for queue in queues}
         self._in_process = woken_by_verbs([queue.mapping for queue in queues], self._hear_verb)
         self._source = self._source_of(engine, database, lines, queues)
         specs = [queue.plan.spec for queue in queues]
@@ -148,10 +149,11 @@ class Wakeups:
 
     def _hear_verb(self, connection: Connection) -> None:
         """Ring for a verb of this process, unless it was in another schema of the same pool."""
-        is_ours = connection.engine.pool is not self._engine.pool or (
-            schemas_of(connection) == schemas_of(self._engine)
-        )
-        if is_ours:
+        its, ours = schemas_of(connection), schemas_of(self._engine)
+        pairs = [(its.get(schema, schema), ours.get(schema, schema)) for schema in self._schemas]
+        # None: the default schema, which may be any, as the search_path says.
+        may_be_ours = any(one == other or None in (one, other) for one, other in pairs)
+        if connection.engine.pool is not self._engine.pool or may_be_ours:
             self._hear()
 
     def _look_soon(self, seconds: float = 0.0) -> None:
@@ -226,18 +228,22 @@ class Wakeups:
         return min(max(0.0, at - time.monotonic()), LONGEST_PAUSE.total_seconds())
 
     def _look_now(self) -> None:
-        began = time.monotonic()
-        left = self._source.ask(self._look.due_in)
+        left, took = self._source.ask(self._timed_look)
         now = time.monotonic()
         is_due = left is not None and left <= 0
         self._look_at = self._due_at = math.inf
         if is_due or (self._source.often and not self._source.tells):
             last_job = self._alarm.last_job
-            self._look_at = now + self._pace.pause(last_job, took=now - began, is_due=is_due)
+            self._look_at = now + self._pace.pause(last_job, took=took, is_due=is_due)
         if is_due:
             self._alarm.ring()
         elif left is not None:
             self._due_at = now + left + MARGIN
+
+    def _timed_look(self, connection: Connection) -> tuple[float | None, float]:
+        """Look, and tell how long it took, without the wait for others on the connection."""
+        began = time.monotonic()
+        return self._look.due_in(connection), time.monotonic() - began
 
     def _pause(self, seconds: float) -> bool:
         """Wait, or until something is to be noticed; tell whether it is."""

@@ -18,8 +18,10 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    insert,
     make_url,
     select,
+    text,
     update,
 )
 from sqlalchemy.exc import DisconnectionError
@@ -29,6 +31,7 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 
 from sa_jobqueue import ArgumentError, JobQueue, Owner, OwnerState, owner_state
 from sa_jobqueue.asyncio import AsyncWorker
+from sa_jobqueue.wakeups import watcher
 
 # Inner: nobody waits for 30 seconds until a function is asked again.
 from sa_jobqueue.worker import Retry, Worker, job_context, sites
@@ -428,6 +431,62 @@ def test_a_verb_of_this_process_wakes_only_the_schema_that_it_writes_to(tenants:
     claims = [statement for statement in seen if "SKIP LOCKED" in statement]
     assert claims
     assert [each for each in claims if name not in each] == []
+
+
+@A_NETWORK
+@pytest.mark.parametrize("workers", ["threads"], indirect=True)
+def test_a_verb_wakes_a_schema_that_it_may_have_written_to(
+    tenants: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name, engine), *_ = tenants.engines.items()
+    ways: list[tuple[dict[Any, str], str | None]] = [({None: name, "other": "elsewhere"}, None)]
+    if alias_of(engine) == "postgresql":
+        ways.append(({}, f'SET LOCAL search_path = "{name}"'))
+    monkeypatch.setattr(watcher, "BETWEEN_LOOKS", timedelta(hours=1))
+
+    with tenants.running(poll=timedelta(hours=1), reap_every=None) as worker:
+        until(lambda: worker.trouble is None)
+        time.sleep(1)
+        for number, (schemas, before) in enumerate(ways):
+            with Session(engine.execution_options(schema_translate_map=schemas)) as session:
+                if before is not None:
+                    session.execute(text(before))
+                session.add(Task(name=f"{number}"))
+                session.commit()
+            until(partial(tenants.has_handled, name, f"{number}"), 15)
+
+
+@A_NETWORK
+@pytest.mark.parametrize("what", ["gone", "locked"])
+def test_a_table_of_one_schema_that_is_gone_or_locked_disturbs_no_wake_ups_of_the_others(
+    tenants: Many, own_engine: Engine, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    bad, *others = tenants.plain
+
+    def warned() -> set[Any]:
+        found = [each for each in caplog.records if "do not wake" in each.getMessage()]
+        return {getattr(record, "database", None) for record in found}
+
+    running = tenants.running(reap_every=None)
+    with running as worker, own_engine.connect() as connection:
+        until(lambda: worker.trouble is None)
+        tenants.jobs(1)
+        until(lambda: tenants.left() == 0)
+        connection.detach()  # so that its end gives the lock back
+        if what == "gone":
+            Task.__table__.drop(tenants.plain[bad])  # type: ignore[attr-defined]  # a Table
+        elif alias_of(own_engine) == "postgresql":
+            connection.exec_driver_sql(f'LOCK TABLE "{bad}".task')
+        else:
+            connection.exec_driver_sql(f"LOCK TABLES `{bad}`.task WRITE")
+        until(lambda: warned() == {bad})
+        for name in others:
+            with tenants.plain[name].begin() as plain:
+                plain.execute(insert(Task.__table__).values(name="late"))  # no verb
+        until(lambda: all(tenants.has_handled(name, "late") for name in others), 5)
+        time.sleep(7)  # the connection would be given up after 5 seconds
+        assert warned() == {bad}
+        assert connections_beside(own_engine) <= 3 + 1 + 1 + 1  # and the test's
 
 
 @pytest.mark.only_on("postgresql")
