@@ -209,7 +209,7 @@ class WatchedConnection:
         Garbage collection may call this in any thread, in the middle of anything: so it
         must not wait for a lock, and takes none.
         """
-        self._over = True
+        self._over = self._lost = True  # for those who share it, too
         self._hang_up()
 
     def leave_to_parent(self) -> None:

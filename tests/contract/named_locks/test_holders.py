@@ -22,6 +22,9 @@ from sa_jobqueue import (
     named_lock,
 )
 
+# Inner: workers of many schemas share connections.
+from sa_jobqueue.databases.watched_connection import SharedConnections
+
 # Inner: docs/reference/workers.md offers this function.
 from sa_jobqueue.owners.named_lock import lock_holder
 from tests.contract.named_locks.conftest import is_free, same
@@ -239,6 +242,21 @@ def test_a_lock_that_is_dropped_is_free(lock: NamedLock) -> None:
     gc.collect()
 
     assert lock.acquire(PATIENCE)
+
+
+@pytest.mark.only_on(*SERVERS)
+def test_a_lock_that_is_dropped_takes_along_those_that_share_its_connection(
+    lock: NamedLock,
+) -> None:
+    dropped = NamedLock(lock.engine, f"{lock.name}, dropped", NOW)
+    lock.shared = dropped.shared = SharedConnections()
+    lock.acquire()
+    dropped.acquire()
+
+    del dropped
+    gc.collect()
+
+    assert lock.lost
 
 
 def test_no_thread_and_no_connection_is_left_behind(lock: NamedLock) -> None:
