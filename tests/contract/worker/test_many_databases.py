@@ -462,6 +462,7 @@ def test_a_table_of_one_schema_that_is_gone_or_locked_disturbs_no_wake_ups_of_th
     tenants: Many, own_engine: Engine, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     bad, *others = tenants.plain
+    table: Any = Task.__table__
 
     def warned() -> set[Any]:
         found = [each for each in caplog.records if "do not wake" in each.getMessage()]
@@ -474,7 +475,7 @@ def test_a_table_of_one_schema_that_is_gone_or_locked_disturbs_no_wake_ups_of_th
         until(lambda: tenants.left() == 0)
         connection.detach()  # so that its end gives the lock back
         if what == "gone":
-            Task.__table__.drop(tenants.plain[bad])  # type: ignore[attr-defined]  # a Table
+            table.drop(tenants.plain[bad])
         elif alias_of(own_engine) == "postgresql":
             connection.exec_driver_sql(f'LOCK TABLE "{bad}".task')
         else:
@@ -482,7 +483,7 @@ def test_a_table_of_one_schema_that_is_gone_or_locked_disturbs_no_wake_ups_of_th
         until(lambda: warned() == {bad})
         for name in others:
             with tenants.plain[name].begin() as plain:
-                plain.execute(insert(Task.__table__).values(name="late"))  # no verb
+                plain.execute(insert(table).values(name="late"))  # no verb
         until(lambda: all(tenants.has_handled(name, "late") for name in others), 5)
         time.sleep(7)  # the connection would be given up after 5 seconds
         assert warned() == {bad}
