@@ -1,4 +1,4 @@
-"""``demo`` with its producers and consumers."""
+"""``demo`` with its consumers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import URL, Engine, create_engine, inspect, text
 from .conftest import Start, finished
 
 #: Each process takes a second of a core to start.
-SMALL = ("--producers", 1, "--consumers", 2)
+SMALL = ("--consumers", 2)
 TABLES = JOBS, LOG = ["sa_jobqueue_demo", "sa_jobqueue_demo_finished"]
 PROOF = r"^PROOF: inserted = finished = ([\d,]+), none twice, none left$"
 
@@ -76,7 +76,7 @@ def test_a_killed_consumer_fails_loudly(start: Start, url: str) -> None:
 
     code, _, errors = finished(demo)
     assert code == 1
-    assert re.fullmatch(r"Error: a (consumer|producer) ended with exit code -9\n", errors)
+    assert re.fullmatch(r"Error: a consumer ended with exit code -9\n", errors)
 
 
 def test_nobody_outlives_a_killed_parent(start: Start, url: str) -> None:
@@ -105,7 +105,7 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> None:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """Return the process ids of the producers and consumers."""
+    """Return the process ids of the consumers."""
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
     children = [int(pid) for task in tasks for pid in task.read_text().split()]
     return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
