@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from inspect import isawaitable
 from itertools import product
@@ -70,7 +70,7 @@ def work(
     """
     context = click.get_current_context()
     own = context.find_object(OwnProcess)
-    supervised = own is not None and own.pipe is not None
+    supervised = own is not None and own.is_child
     if processes is not None and not supervised:
         logs.set_up_logging(log_level, as_json=log_json)
         supervisor = Supervisor(processes, drain=drain, grace=grace)
@@ -102,11 +102,12 @@ def work(
         kind, runtime = _worker_kind(is_async=parts[0].is_async)
         source = sources.get("", databases.sources if databases.engines else sources)
         worker = kind(source, list(lanes.values()), **options)
+        most.stop = worker.stop
         if health_port is not None and not supervised:
             answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
         now = databases.engines_now if databases.engines else lambda: engines
         with tally.told_each_minute(runtime, now):
-            return _run_worker(worker, lanes, own, most, grace)
+            return _run_worker(worker, lanes, own)
 
     try:
         stopped = databases.open(run, awaits=any(part.is_async for part in parts))
@@ -187,15 +188,8 @@ def _worker_kind(*, is_async: bool) -> tuple[Any, Runtime]:
     return AsyncWorker, TASKS
 
 
-def _run_worker(
-    worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None, most: Most, grace: timedelta
-) -> bool:
+def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None) -> bool:
     """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
-    stopped: list[float] = []
-
-    def stop() -> None:
-        stopped.append(time.monotonic())
-        worker.stop()
 
     def check(connection: Connection) -> None:
         require_tables(connection, {lane.mapping.table for lane in lanes.values()})
@@ -203,23 +197,14 @@ def _run_worker(
     def done(result: Any) -> Any:
         return await_only(result) if isawaitable(result) else result
 
-    most.stop = stop
     # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself. A second
     # signal ends the process: whatever runs may take its time over a KeyboardInterrupt.
-    signals = (signal.SIGTERM,) if own is not None and own.pipe is not None else SIGNALS
-    with first_signal_stops(stop, *signals, then=signal.SIG_DFL):
+    signals = (signal.SIGTERM,) if own is not None and own.is_child else SIGNALS
+    with first_signal_stops(worker.stop, *signals, then=signal.SIG_DFL):
         with driver_errors():
             is_ready = done(worker.check_database(check))
         if is_ready:
             log.info("a worker begins: %s", ", ".join(lanes))
-            if own is not None:
-                own.begin_work(stop, lambda: worker.trouble)
-            exit_code = 1
-            try:
+            with own.working(worker.stop, lambda: worker.trouble) if own else nullcontext():
                 done(worker.run())
-                exit_code = 0
-            finally:
-                if own is not None and (stopped or exit_code):
-                    end = stopped[0] + grace.total_seconds() if stopped else 0.0
-                    own.end_at(end, exit_code)
     return bool(worker.stopping)
