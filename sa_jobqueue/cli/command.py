@@ -34,7 +34,8 @@ from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from ..worker.deadlines import Deadlines
 from . import options
-from .database import URL_VARIABLE, URLS, Databases, check_file, connect, one_of, refuse_async
+from .database import URL_VARIABLE, URLS, Databases, check_file, connect, one_of
+from .options import given
 from .printing import Rows, in_one_line, print_json, print_table, printable, say
 from .targets import load_queues
 
@@ -64,37 +65,27 @@ class Commands(click.Group):
             raise click.ClickException(in_one_line(error)) from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Place:
-    """Where a command works: an engine that has connected, and queues; and what every command may
-    be asked for.
+    """Where a command works: an engine that has connected, and queues.
 
     Attributes:
         queues: by their targets.
-        targets: as the user wrote them.
         database: its name; "": it has none.
-        verb: the command's name.
-        keys: of jobs, as the user wrote them.
-        yes, as_json, full: the options.
     """
 
     engine: Engine
     queues: dict[str, JobQueue[Any]]
-    targets: tuple[str, ...]
-    database: str
-    verb: str
-    keys: tuple[str, ...] = ()
-    yes: bool = False
-    as_json: bool = False
-    full: bool = False
+    database: str = ""
 
     @property
     def named(self) -> dict[str, JobQueue[Any]]:
         """The queues by the names that people read: outbox, or shop:outbox if there are two."""
-        short = {target: target.rpartition(":")[2] for target in self.queues}
-        number = Counter(short.values())
+        short = Counter(target.rpartition(":")[2] for target in self.queues)
         return {
-            it if number[it] == 1 else target: self.queues[target] for target, it in short.items()
+            target if short[name] > 1 else name: queue
+            for target, queue in self.queues.items()
+            for name in [target.rpartition(":")[2]]
         }
 
     @property
@@ -128,14 +119,13 @@ class Place:
             Abort: the user does not agree, or nobody is there to answer.
         """
         where = f" in {self.database}" if self.database else ""
-        if not self.yes:
+        if not given("yes"):
             click.confirm(printable(f"About to {what}{where}. Go on?"), abort=True, err=True)
 
-    def show(self, data: Any, *columns: str | Column, rows: Rows) -> Any:
-        """Return the data, for JSON, or print the rows of a table."""
-        if self.as_json:
-            return data
-        return print_table(*columns, rows=rows, full=self.full)
+
+def show(data: Any, *columns: str | Column, rows: Rows) -> Any:
+    """Return the data, for JSON, or print the rows of a table."""
+    return data if given("as_json") else print_table(*columns, rows=rows, full=given("full"))
 
 
 #: How long a call to a database may take until the command shows the others.
@@ -145,83 +135,76 @@ PATIENCE = timedelta(seconds=10)
 def command(
     *common: str,
     tables: bool = True,
-    threads: bool = False,
     of_jobs: bool = False,
     together: bool = False,
+    threads: bool = False,
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command of a function that gets a Place, and the values of options that it declares.
 
     It is called for each database. It prints, or returns what is to be printed as JSON.
 
     Args:
-        common: options whose values the Place has, of :data:`.options.COMMON`.
+        common: options that it has besides, of :data:`.options.COMMON`.
         tables: whether the queues' tables must be there.
-        threads: whether it works in threads, which no engine for asyncio can serve.
         of_jobs: whether it changes jobs of one queue, and takes their keys.
-        together: whether it is called once, with the places by the names of their databases.
+        together: whether it is called once, with the engines by names, and the queues; it
+            connects by itself, again and again.
+        threads: whether it works in threads, which no engine for asyncio can serve.
     """
 
     def declare(function: Callable[..., Any]) -> click.Command:
-        verb = function.__name__.replace("_", "-")
-        arguments = (options.target, options.keys) if of_jobs else (options.targets,)
-        in_place = (*common, "yes", "as_json") if of_jobs else common
-        added = [options.COMMON[name].of(name) for name in in_place]
+        own = options.options_of(function)
+
+        def visit(at: Place, shown: dict[str, Any], **values: Any) -> int:
+            """Connect and call the function; return an exit code."""
+            name, needed = at.database, {queue.mapping.table for queue in at.queues.values()}
+            try:
+                with Deadlines(at.engine, PATIENCE) if name else nullcontext():
+                    connect(at.engine, needed if tables else ())
+                if name and not given("as_json"):
+                    say(f"{name}:")
+                shown[name] = function(at, **values)
+            except Exit as end:
+                return end.exit_code
+            except (SQLAlchemyError, click.ClickException) as error:
+                if not name or isinstance(error, click.UsageError):
+                    raise
+                say(f"{name}: {in_one_line(error)}", err=True)
+                shown[name] = None
+                return 1
+            return 0
 
         def run(databases: Databases, targets: tuple[str, ...], **values: Any) -> None:
-            queues = load_queues(targets)
+            queues, shown = load_queues(targets), dict[str, Any]()
+            values = {name: value for name, value in values.items() if name in own}
             if of_jobs and len(queues) > 1:
                 names = ", ".join(queues)
                 raise click.UsageError(f"{targets[0]} has several queues: name one, {names}")
-            needed = {queue.mapping.table for queue in queues.values()} if tables else ()
-            same: dict[str, Any] = {"queues": queues, "targets": targets, "verb": verb}
-            same |= {name: values.pop(name) for name in ("keys", *in_place) if name in values}
-            shown: dict[str, Any] = {}
-
-            def visit(at: Place) -> int:
-                """Connect and call the function; return an exit code."""
-                name = at.database
-                try:
-                    with Deadlines(at.engine, PATIENCE) if name else nullcontext():
-                        connect(at.engine, needed)
-                    if not together:
-                        say(f"{name}:") if name and not at.as_json else None
-                        shown[name] = function(at, **values)
-                except Exit as end:
-                    return end.exit_code
-                except (SQLAlchemyError, click.ClickException) as error:
-                    if not name or isinstance(error, click.UsageError):
-                        raise
-                    say(f"{name}: {in_one_line(error)}", err=True)
-                    shown[name] = None
-                    return 1
-                return 0
 
             def work(_: object, engines: dict[str, Engine]) -> None:
-                if same.get("keys"):
+                if given("keys"):
                     one_of(engines)
-                for engine in engines.values() if threads else ():
-                    refuse_async(engine)
-                for engine in engines.values() if together else ():  # which connects to it again
-                    check_file(engine)
-                places = {
-                    name: Place(engine=engine, database=name, **same)
-                    for name, engine in engines.items()
-                }
-                codes = list(map(visit, places.values()))
                 if together:
-                    function(places, **values)
+                    for engine in engines.values():
+                        check_file(engine)
+                    function(engines, queues, **values)
                     return
+                places = [Place(engine, queues, name) for name, engine in engines.items()]
+                codes = [visit(place, shown, **values) for place in places]
                 if any(each is not None for each in shown.values()):
                     print_json(shown if any(shown) else shown[""])
                 # 1 is an error, 3 are warnings of the doctor.
                 click.get_current_context().exit(min(filter(None, codes), default=0))
 
-            databases.open(work)
+            databases.open(work, threads=threads)
 
+        arguments = (options.target, options.keys) if of_jobs else (options.targets,)
+        in_place = (*common, "yes", "as_json") if of_jobs else common
+        added = [option.of(name) for name, option in options.COMMON.items() if name in in_place]
         return options.command_of(
             run,
-            *(*arguments, *options.options_of(function), *added, database_options),
-            name=verb,
+            *(*arguments, *own.values(), *added, database_options),
+            name=function.__name__.replace("_", "-"),
             help=function.__doc__,
         )
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
 import click
-from sqlalchemy import Engine, create_engine, func, make_url, select
+from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ..counts.stats import count_by_status
@@ -26,7 +26,7 @@ from ..process import THREADS, first_signal_stops, signals_handled
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from ..worker import Worker
-from .database import URLS, Databases, driver_options, shown_url
+from .database import URLS, Databases, engine_of, one_of, shown_url
 from .options import number, plain_command, seconds, text
 from .printing import say
 
@@ -75,7 +75,8 @@ def demo(
     the example, and creates them again.
     """
 
-    def work(engine: Engine) -> None:
+    def work(_: object, engines: dict[str, Engine]) -> None:
+        engine = one_of(engines)
         Base.metadata.drop_all(engine)
         Base.metadata.create_all(engine)
         say(f"database: {shown_url(engine)}")
@@ -96,7 +97,7 @@ def demo(
                 time.sleep(TICK)
         prove(engine)
 
-    Databases((url,)).run(work, create_file=True)
+    Databases((url,)).open(work, threads=True)
 
 
 def start_consumers(number: int, url: str) -> tuple[list[SpawnProcess], Connection]:
@@ -114,7 +115,7 @@ def start_consumers(number: int, url: str) -> tuple[list[SpawnProcess], Connecti
 
 def consume(url: str, pipe: Connection) -> None:
     """Work until the pipe is closed; then finish what is left."""
-    engine = create_engine(url, **driver_options(make_url(url)))
+    engine = engine_of(url)
     worker = Worker(engine, RECORDS)
 
     def stop_when_closed() -> None:

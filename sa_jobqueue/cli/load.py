@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..bulk import BulkLoad, FileLog, LoadState, Progress, Source
@@ -19,7 +20,7 @@ from ..bulk.manager import status_of
 from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
 from ..process import first_signal_stops
 from .command import database_options
-from .database import Databases
+from .database import Databases, connect, one_of
 from .printing import in_one_line, say
 from .targets import load_target
 
@@ -68,7 +69,12 @@ def load(source: str, log: str, verb: str | None, databases: Databases) -> None:
     if isinstance(found, Source) or not callable(found):
         run(found)
     elif inspect.signature(found).parameters:
-        databases.run(lambda engine: run(found(engine)))
+
+        def connected(_: object, engines: dict[str, Engine]) -> None:
+            connect(engine := one_of(engines))
+            run(found(engine))
+
+        databases.open(connected, threads=True)
     else:
         run(found())
 

@@ -87,10 +87,15 @@ COMMON = {
 }
 
 
-def options_of(function: Callable[..., Any]) -> list[Decorator]:
-    """Make the options that the parameters of a function declare."""
+def given(name: str) -> Any:
+    """Return the value of an option or an argument of the running command; None: it has none."""
+    return click.get_current_context().params.get(name)
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Decorator]:
+    """Make the options that the parameters of a function declare, by their names."""
     defaults = {name: it.default for name, it in signature(function).parameters.items()}
-    return [it.of(name) for name, it in defaults.items() if isinstance(it, Option)]
+    return {name: it.of(name) for name, it in defaults.items() if isinstance(it, Option)}
 
 
 def command_of(function: Any, *added: Decorator, **settings: Any) -> click.Command:
@@ -102,4 +107,4 @@ def command_of(function: Any, *added: Decorator, **settings: Any) -> click.Comma
 
 def plain_command(*added: Decorator) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command of a function that gets these, and the values of options that it declares."""
-    return lambda function: command_of(function, *added, *options_of(function))
+    return lambda function: command_of(function, *added, *options_of(function).values())

@@ -23,7 +23,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -45,9 +45,9 @@ from ..queue import JobQueue, claim_statements
 from ..steering import key_text
 from ..worker.deadlines import Deadlines
 from . import options
-from .command import PATIENCE, Place, command
+from .command import PATIENCE, Place, command, show
 from .database import shown_url
-from .options import flag, number, plain_command, seconds, text
+from .options import flag, given, number, plain_command, seconds, text
 from .printing import (
     in_one_line,
     print_table,
@@ -72,10 +72,10 @@ def status(at: Place) -> Any:
     by status, and reads all rows; --json does not.
     """
     seen = _look(at)
-    if at.as_json:
+    if given("as_json"):
         return [_data(*each) for each in zip(at.queues, seen.values(), strict=True)]
     (target, queue), *others = at.queues.items()
-    if not others and target in at.targets:
+    if not others and target in given("targets"):
         counts = at.read(queue.count_by_status)
         print_table("status", right("jobs"), rows=counts.items())
     Console().print(overview_table(seen))
@@ -107,19 +107,24 @@ REFRESH, EVERY = "The time between refreshes.", timedelta(seconds=2)
 
 
 @command(together=True)
-def top(places: dict[str, Place], every: timedelta = seconds(REFRESH, EVERY)) -> None:
+def top(
+    engines: dict[str, Engine],
+    queues: dict[str, JobQueue[Any]],
+    every: timedelta = seconds(REFRESH, EVERY),
+) -> None:
     """Watch queues in the terminal until q or Ctrl-C."""
     seen: dict[str, QueueStats] = {}
     lately: dict[str, deque[int]] = {}
-    where = ", ".join(name or shown_url(at.engine) for name, at in places.items())
+    where = ", ".join(name or shown_url(engine) for name, engine in engines.items())
     stop = THREADS.flag()
     with first_signal_stops(stop.set), q_stops(stop.set), Live(auto_refresh=False) as live:
         while True:
             problems = []
-            for name, at in places.items():
+            for name, engine in engines.items():
                 try:
-                    with Deadlines(at.engine, PATIENCE):
-                        found = {f"{name} {queue}".lstrip(): it for queue, it in _look(at).items()}
+                    with Deadlines(engine, PATIENCE):
+                        looked = _look(Place(engine, queues))
+                        found = {f"{name} {queue}".lstrip(): it for queue, it in looked.items()}
                 except DBAPIError as error:  # a server that is away is asked again
                     problems.append(f"{name} not read, tried again: {in_one_line(error)}".lstrip())
                     continue
@@ -177,7 +182,7 @@ def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -
             data.append({"queue": queue_name(queue), "key": job.key, **told, **last})
             rows.append((name, key_text(job.key), *told.values(), first_line(job.last_error)))
     columns = ("queue", whole("key"), "job", right("tries"), whole("failed at (UTC)"), "error")
-    return at.show(data, *columns, rows=rows)
+    return show(data, *columns, rows=rows)
 
 
 def _look(at: Place) -> dict[str, QueueStats]:
@@ -277,8 +282,8 @@ def workers(at: Place) -> Any:
     )
     data = [{**vars(it), "state": it.state.name.lower()} for it in found]
     told = {"workers": data, "paused": list(map(vars, pauses))}
-    shown = at.show(told, *columns, whole("seen"), rows=rows)
-    for pause in () if at.as_json else pauses:
+    shown = show(told, *columns, whole("seen"), rows=rows)
+    for pause in () if given("as_json") else pauses:
         _say_paused(at.called(pause.queue), pause.since)
     return shown
 

@@ -18,12 +18,14 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import click
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from ..counts import overview, workers_needed
 from ..model.columns import first_line
 from ..model.keys import queue_name
 from ..process import THREADS, first_signal_stops
+from ..queue import JobQueue
 from . import logs
 from .command import Place, command
 from .options import flag, number, seconds, text
@@ -38,9 +40,10 @@ ALLOW_HOST = text("Another name of this server, beside its own.", multiple=True)
 PROXY = "The address of a proxy whose X-Forwarded headers are true."
 
 
-@command(tables=False, threads=True, together=True)
+@command(threads=True, together=True)
 def web(
-    places: dict[str, Place],
+    engines: dict[str, Engine],
+    queues: dict[str, JobQueue[Any]],
     host: str = HOST,
     port: int = number("The port; 0: any that is free.", least=0, most=65535, default=8000),
     read_only: bool = flag("Show the queues, but allow no changes."),
@@ -55,8 +58,6 @@ def web(
     Open the address that the command prints. Everybody who has this address can see and change the
     queues. The log has each change.
     """
-    queues = next(iter(places.values())).queues
-    engines = {name: at.engine for name, at in places.items()}
     logs.set_up_logging(log_level, as_json=log_json)
     with extra("web"):
         import uvicorn
@@ -86,7 +87,8 @@ DRAIN_IN = "Print, as JSON, how many workers finish the due jobs in this time."
 
 @command(threads=True, together=True)
 def metrics(
-    places: dict[str, Place],
+    engines: dict[str, Engine],
+    queues: dict[str, JobQueue[Any]],
     host: str = HOST,
     port: int = number("The port to listen on.", most=65535, default=9100),
     allow_host: tuple[str, ...] = ALLOW_HOST,
@@ -98,9 +100,8 @@ def metrics(
     indexes alone. If PROMETHEUS_MULTIPROC_DIR names a folder, each scrape also has what other
     processes count there.
     """
-    queues = next(iter(places.values())).queues
     if drain_in is not None:
-        needed = {name: _needed(at, drain_in) for name, at in places.items()}
+        needed = {name: _needed(Place(it, queues, name), drain_in) for name, it in engines.items()}
         print_json(needed.get("", needed))
         click.get_current_context().exit(int(None in needed.values()))
     with extra("prometheus"):
@@ -113,7 +114,6 @@ def metrics(
         target if shared[queue_name(queue)] > 1 else queue_name(queue): queue
         for target, queue in queues.items()
     }
-    engines = {name: at.engine for name, at in places.items()}
     registry = CollectorRegistry()
     registry.register(QueueCollector(engines.get("", engines), labelled))
     if COUNTS in os.environ:
