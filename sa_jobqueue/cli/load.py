@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from inspect import signature
 from typing import Any
 
 import click
@@ -17,10 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..bulk import BulkLoad, FileLog, LoadState, Progress, Source
 from ..bulk.manager import status_of
-from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
+from ..errors import LoadStopped
 from ..process import first_signal_stops
 from .command import database_options
-from .database import Databases, connect, one_of
+from .database import Databases, connect, driver_errors, one_of
 from .printing import in_one_line, say
 from .targets import load_target
 
@@ -43,17 +42,19 @@ def load(source: str, log: str, verb: str | None, databases: Databases) -> None:
     the load after the current batch. Give `status` instead of MODULE:SOURCE to see the
     progress of a load.
     """
-    folder, file_log = Path(log), FileLog(log)
-    try:
-        before = status_of(file_log)
-    except OSError as error:
-        raise click.ClickException(str(error)) from error
+    with driver_errors():
+        before = status_of(FileLog(log))
+    if before.state is LoadState.STARTING and (verb or source == "status"):
+        raise click.ClickException(f"there is no load in {log}")
     if source == "status":
-        if not folder.exists():
-            raise click.ClickException(f"there is no log in {folder}: no such folder")
         say(before)
         return
-    _refuse(before.state, verb, folder)
+    if before.state is LoadState.INSERTING:
+        raise click.ClickException(f"another process works with the load in {log}")
+    if verb is None and before.state not in (LoadState.STARTING, LoadState.CLEANING):
+        way = "--clean makes room for a new load"
+        way = way if before.state is LoadState.CANCELLED else WAYS_ON
+        raise click.ClickException(f"the load in {log} is {before.state}; {way}")
     found = load_target(source)
 
     def run(made: Any) -> None:
@@ -61,22 +62,19 @@ def load(source: str, log: str, verb: str | None, databases: Databases) -> None:
             raise click.ClickException(
                 f"{source!r} is neither a source nor a function that returns one"
             )
-        bulk_load = BulkLoad(made, file_log)
+        bulk_load = BulkLoad(made, FileLog(log))
         with first_signal_stops(bulk_load.stop), _progress_bar(bulk_load, before):
             _call(bulk_load, verb or "run")
         say(bulk_load.status())
 
-    if isinstance(found, Source) or not callable(found):
-        run(found)
-    elif inspect.signature(found).parameters:
+    def run_on_engine(_: object, engines: dict[str, Engine]) -> None:
+        connect(engine := one_of(engines))
+        run(found(engine))
 
-        def connected(_: object, engines: dict[str, Engine]) -> None:
-            connect(engine := one_of(engines))
-            run(found(engine))
-
-        databases.open(connected, threads=True)
+    if not isinstance(found, Source) and callable(found) and signature(found).parameters:
+        databases.open(run_on_engine, threads=True)
     else:
-        run(found())
+        run(found if isinstance(found, Source) or not callable(found) else found())
 
 
 def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
@@ -87,30 +85,12 @@ def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
     """
     try:
         getattr(bulk_load, verb)()
-    except (LockTimeout, InvalidState, BrokenLog):
-        raise  # their messages name the way out
-    except (SQLAlchemyError, OSError) as error:  # an OSError's text names the file
-        progress = bulk_load.status()
-        reason = str(error) if isinstance(error, OSError) else in_one_line(error)
+    except (SQLAlchemyError, OSError) as error:
+        progress, reason = bulk_load.status(), in_one_line(error)
         if progress.state is LoadState.BLOCKED:
             reason = "stopped" if isinstance(error, LoadStopped) else reason.rstrip(".")
             reason = f"{reason}. {progress}; {WAYS_ON}"
         raise click.ClickException(reason) from error
-
-
-def _refuse(state: LoadState, verb: str | None, folder: Path) -> None:
-    """Refuse to start a load twice, and to resume a load that was never started.
-
-    Raises:
-        ClickException: names the way out.
-    """
-    if state is LoadState.INSERTING:
-        raise click.ClickException(f"another process works with the load in {folder}")
-    if verb is None and state not in (LoadState.STARTING, LoadState.CLEANING):
-        way = "--clean makes room for a new load" if state is LoadState.CANCELLED else WAYS_ON
-        raise click.ClickException(f"the load in {folder} is {state}; {way}")
-    if verb is not None and state is LoadState.STARTING:
-        raise click.ClickException(f"there is no load in {folder}")
 
 
 @contextmanager

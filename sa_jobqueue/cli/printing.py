@@ -104,5 +104,6 @@ def _plain(value: Any) -> object:
 def in_one_line(error: BaseException) -> str:
     """Return an error's text without the statement, the links and the line breaks."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = str(cause.args[-1]) if cause.args else ""  # drivers of MySQL put a number first
+    # Drivers of MySQL put a number first; the text of an OSError names the file.
+    text = str(cause if isinstance(cause, OSError) or not cause.args else cause.args[-1])
     return printable(" ".join(text.split())) or type(cause).__name__

@@ -15,13 +15,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from textwrap import wrap
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy import Engine, make_url
 from sqlalchemy.exc import DBAPIError
@@ -305,29 +304,28 @@ def workers_of(at: Place) -> list[WorkerInfo]:
 
 #: A worker writes its row once in a minute, give or take a fifth.
 WITHIN = timedelta(seconds=150)
-WROTE = "A worker of this host wrote its row in this time."
 
 
 @command()
-def health(at: Place, within: timedelta = seconds(WROTE, WITHIN)) -> None:
+def health(at: Place) -> None:
     """Tell by the exit code whether this host works on the queues.
 
-    The database answers, the tables are there, and a worker of this host is at work. Without
-    control tables, nothing tells of workers.
+    The database answers, the tables are there, and a worker of this host is at work: it has
+    written its row within 150 seconds. Without control tables, nothing tells of workers.
     """
     known = {name: it for name, it in at.queues.items() if beside(it.mapping, CONTROL)}
     if not known:
         say("ok: the database answers, and the tables are there")
         return
-    host = socket.gethostname()
-    found = [it for it in workers_of(replace(at, queues=known)) if it.host == host[:HOST_LENGTH]]
-    young = [it for it in found if datetime.now(UTC) - it.seen_at <= within]
+    host, now = socket.gethostname()[:HOST_LENGTH], datetime.now(UTC)
+    found = [it for it in workers_of(replace(at, queues=known)) if it.host == host]
+    young = [it for it in found if now - it.seen_at <= WITHIN]
     alive = [it for it in young if it.state not in (OwnerState.DEAD, OwnerState.STUCK)]
     if not alive:
         stuck = next((f"; one is stuck in {it.stuck}" for it in young if it.stuck), "")
         raise click.ClickException(
             f"no worker of {host} is at work: {len(found)} listed, {len(young)} seen within "
-            f"{duration_text(within)}{printable(stuck)}"
+            f"{duration_text(WITHIN)}{printable(stuck)}"
         )
     say(f"ok: {len(alive)} workers of {host} are at work")
 
@@ -365,21 +363,17 @@ def doctor(
 
 def _print_report(name: str, report: Report, *, full: bool) -> None:
     """Print the findings with their fixes, then what is well in one line, then a summary."""
-    console = wide_console(soft_wrap=True, highlight=False)
-    console.print(Text(f"{name}: {report.queue} on {report.database}", style="bold"))
-    indent = " " * 18
-    width = max(console.width - len(indent), 20)
-    for finding in (*report.findings, *(report.facts if full else ())):
-        severity = (f"{finding.severity:<8}", STYLES[finding.severity])
-        lines = wrap(printable(finding.message), width, break_on_hyphens=False)
-        lines += [f"fix: {printable(finding.fix)}"] if finding.fix else []
-        check = (f"{finding.check + ' ':<10}", "dim")
-        console.print(Text.assemble(severity, check, f"\n{indent}".join(lines)))
+    console, lines = wide_console(), Table.grid(Column(width=8), Column(width=10), "")
+    for it in (*report.findings, *(report.facts if full else ())):
+        fix = f"\nfix: {printable(it.fix)}" if it.fix else ""
+        severity, check = Text(it.severity, STYLES[it.severity]), Text(it.check, "dim")
+        lines.add_row(severity, check, Text(f"{printable(it.message)}{fix}"))
     if report.facts and not full:
         well = ", ".join(dict.fromkeys(fact.check for fact in report.facts))
-        console.print(Text.assemble((f"{'ok':<8}", "green"), (well, "dim")))
+        lines.add_row(Text("ok", "green"), "", Text(well, "dim"))
     counts = (count_text(len(report.errors), "error"), count_text(len(report.warnings), "warning"))
-    console.print(", ".join(counts) if report.findings else "all is well")
+    console.print(Text(f"{name}: {report.queue} on {report.database}", "bold"), lines)
+    console.print(Text(", ".join(counts) if report.findings else "all is well"))
 
 
 DIALECTS = "postgresql, mysql, mariadb or sqlite."

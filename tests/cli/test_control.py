@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Engine, func, update
@@ -55,13 +56,17 @@ def test_pause_and_resume_say_whom_they_concern_and_ask(shell: Shell) -> None:
     assert (kept.exit_code, pauses(shell.engine)) == (1, ["crate"])
 
 
-def test_health_tells_whether_a_worker_of_this_host_is_at_work(shell: Shell) -> None:
+def test_health_tells_whether_a_worker_of_this_host_is_at_work(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nobody = shell("health", CRATES)
     with Owner(shell.engine, "mailer") as owner, Session(shell.engine) as session:
         register_worker(session, owner.name, [Crate], tables=TABLES)
         session.commit()
         alive = shell("health", CRATES)
-        old = shell("health", CRATES, "--within", "0.001")
+        with monkeypatch.context() as later:
+            later.setattr("sa_jobqueue.cli.see.WITHIN", timedelta(milliseconds=1))
+            old = shell("health", CRATES)
         register_worker(session, owner.name, [Crate], stuck="a COMMIT", tables=TABLES)
         session.commit()
         stuck, listed = shell("health", CRATES), shell("workers", CRATES, "--json")
