@@ -83,11 +83,7 @@ class Databases:
         if self.database is not None and self.database not in found:
             known = ", ".join(found) if any(found) else "none has a name"
             raise click.UsageError(f"there is no database {self.database!r} among them: {known}")
-        chosen = {name: it for name, it in found.items() if self.database in (None, name)}
-        for engine in map(self.engine_in, chosen.values()):
-            if self.assume_locks:
-                assume_locks(engine)
-        return chosen
+        return {name: it for name, it in found.items() if self.database in (None, name)}
 
     def engines_now(self) -> dict[str, Engine]:
         """Return the engines of the sources by name."""
@@ -158,6 +154,8 @@ class Databases:
                 "async_sessionmaker with an engine, but of the class "
                 f"{type(source).__name__}"  # a text may have a password
             )
+        if self.assume_locks:
+            assume_locks(engine)
         return engine
 
 

@@ -42,9 +42,9 @@ def print_table(*columns: str | Column, rows: Rows, full: bool = False) -> None:
     wide_console().print(table_of(*columns, rows=rows, full=full))
 
 
-def wide_console(**options: Any) -> Console:
+def wide_console() -> Console:
     """Return the console; what is no terminal gets each line whole."""
-    console = Console(**options)
+    console = Console()
     if not console.is_terminal:
         console.width = WIDEST
     return console

@@ -27,7 +27,6 @@ from .options import flag, number, plain_command, seconds, text
 from .options import targets as targets_argument
 from .processes import OwnProcess, Supervisor
 from .serve import answer_probes
-from .tally import Tally
 from .targets import load_lanes, load_target
 
 log = logging.getLogger("sa_jobqueue.cli")
@@ -78,7 +77,7 @@ def work(
             answer_probes(health_port, live=lambda: None, ready=lambda: supervisor.trouble)
         context.exit(supervisor.run())
     lanes, unhandled = _load_lanes(targets, handler)
-    tally = Tally(lanes.values(), quiet=logs.set_up_logging(log_level, as_json=log_json))
+    tally = logs.Tally(lanes.values(), quiet=logs.set_up_logging(log_level, as_json=log_json))
     if unhandled:
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
     if setup is not None:
@@ -134,11 +133,10 @@ class Most:
         """Count a job that was finished; stop the worker if it was the last one."""
         told = None if self._on_outcome is None else self._on_outcome(job, outcome)
         self._done += 1
-        if self._done == self._jobs:
-            log.info("the worker has done %d jobs, and ends", self._done)
-            self.stop()
-        elif self._megabytes is not None and memory_used() > self._megabytes:
-            log.info("the worker has used more than %d MB, and ends", self._megabytes)
+        is_full = self._megabytes is not None and memory_used() > self._megabytes
+        if is_full or self._done == self._jobs:
+            why = f": it has used more than {self._megabytes} MB" if is_full else ""
+            log.info("the worker has done %d jobs, and ends%s", self._done, why)
             self._megabytes = None
             self.stop()
         return told
@@ -155,28 +153,24 @@ def memory_used() -> float:
 def _load_lanes(
     targets: Sequence[str], handler: str | None
 ) -> tuple[dict[str, Lane[Any]], list[str]]:
-    """Return the lanes of a worker by the names of their targets, and the queues without handlers.
+    """Return the lanes of a worker by the names of their targets, and the queues to leave alone.
+
+    Those of a module that have no handler are left alone, unless nothing in the modules has one.
 
     Raises:
-        UsageError: a queue that is named has no handler, or nothing in the modules has one.
+        ArgumentError: a queue has no handler, or there is no queue that --handler can be for.
     """
-    found = load_lanes(targets)
-    if handler is not None:
-        (name, queue), *others = found.items()
-        if others or not isinstance(queue, JobQueue):
-            raise click.UsageError(f"--handler is for one queue, not {', '.join(found)}")
-        return {name: lanes_of(queue, load_target(handler))[0]}, []
-    without = [
-        name for name, it in found.items() if isinstance(it, JobQueue) and it.handled_by is None
-    ]
-    if set(without).intersection(targets) or len(without) == len(found):
-        raise click.UsageError(
-            f"{', '.join(without)} has no handler: declare one with @queue.handler, or name one "
-            "queue, MODULE:QUEUE, and give --handler MODULE:FUNCTION"
+    found, left = load_lanes(targets), list[str]()
+    if handler is None:
+        bare = (
+            name for name, it in found.items() if isinstance(it, JobQueue) and not it.handled_by
         )
-    handled = [name for name in found if name not in without]
-    lanes: tuple[Lane[Any], ...] = lanes_of([found[name] for name in handled], None)
-    return dict(zip(handled, lanes, strict=True)), without
+        left = [name for name in bare if name not in targets]
+        left = left if len(left) < len(found) else []
+    queues = {name: it for name, it in found.items() if name not in left}
+    given: Any = list(queues.values()) if len(queues) > 1 else next(iter(queues.values()))
+    lanes = lanes_of(given, None if handler is None else load_target(handler))
+    return dict(zip(queues, lanes, strict=True)), left
 
 
 def _worker_kind(*, is_async: bool) -> tuple[Any, Runtime]:

@@ -94,7 +94,7 @@ def test_a_module_stands_for_all_that_has_a_handler_and_each_queue_counts_once(
 def test_a_line_a_minute_has_the_numbers_and_there_is_none_for_each_job(
     run: Run, url: str, handler: str, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sa_jobqueue.cli.tally.MINUTE", 0.3)
+    monkeypatch.setattr("sa_jobqueue.cli.logs.MINUTE", 0.3)
     own = ("--handler", f"{SHOP}:{handler}", "--limit", 1, "--drain", "--log-level", "info")
 
     result = run("work", MESSAGES, *own, "--url", url.replace("sqlite", driver, 1))
