@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .. import control
-from ..ages import count_text, duration_text
+from ..ages import count_text, duration_text, time_text
 from ..counts import count_failed, overview
 from ..databases.clock import time_of
 from ..model.columns import first_line
@@ -20,7 +20,7 @@ from ..schedules import ScheduleInfo, Schedules
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, verb_of
 from .command import Place, command, show
 from .options import flag, given, number, seconds, text
-from .printing import say, time_text, whole
+from .printing import say, whole
 from .see import workers_of
 
 ALL_FAILED = "Retry all; beyond 10,000 rows this needs the index of failed jobs."

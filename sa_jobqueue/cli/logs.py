@@ -62,9 +62,12 @@ def set_up_logging(level: str | None, *, as_json: bool) -> bool:
     if set_up and level is None and not as_json:
         return False
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if as_json else PlainLines())
+    handler.setFormatter(JsonLines() if as_json else PlainLines(PLAIN))
     logging.basicConfig(level=(level or DEFAULT_LEVEL).upper(), handlers=[handler], force=True)
     return level != "debug"
+
+
+PLAIN = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 
 class PlainLines(logging.Formatter):
@@ -72,11 +75,8 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines; an error's text cannot forge a record, or command the terminal."""
-        head = f"{self.formatTime(record)} {record.levelname} {record.process} {record.name}: "
-        behind = [self.formatException(record.exc_info)] if record.exc_info else []
-        behind += [record.stack_info] if record.stack_info else []
-        lines = [f"| {line}" for text in behind for line in text.splitlines()]
-        return "\n".join(map(printable, [head + record.getMessage(), *lines]))
+        head, *behind = super().format(record).splitlines()
+        return "\n".join(map(printable, [head, *(f"| {line}" for line in behind)]))
 
 
 class JsonLines(logging.Formatter):

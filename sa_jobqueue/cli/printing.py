@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
+from ..ages import time_text
 from ..counts import Count
 
 
@@ -81,11 +82,6 @@ def right(name: str) -> Column:
 def whole(name: str) -> Column:
     """Return a column whose texts are never cut."""
     return Column(name, no_wrap=True)
-
-
-def time_text(value: datetime | None) -> str:
-    """Write a time of UTC."""
-    return "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S}"
 
 
 def print_json(value: object) -> None:

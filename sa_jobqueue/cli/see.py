@@ -26,9 +26,8 @@ from sqlalchemy import Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from ..ages import age_text, count_text, duration_text, rate_text, rough_text
-from ..control import HOST_LENGTH, WorkerInfo, paused, tables_for
-from ..control import workers as list_workers
+from .. import control
+from ..ages import age_text, count_text, duration_text, rate_text, rough_text, time_text
 from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete
 from ..counts.count import has_table
 from ..databases import database_of_dialect
@@ -54,7 +53,6 @@ from .printing import (
     right,
     say,
     table_of,
-    time_text,
     whole,
     wide_console,
 )
@@ -262,7 +260,7 @@ def _workers_text(seen: QueueStats) -> Text | None:
 
 
 def _say_paused(queue: str, since: datetime) -> None:
-    say(f"{queue} is paused since {time_text(since.astimezone(UTC))} UTC")
+    say(f"{queue} is paused since {time_text(since)} UTC")
 
 
 @command("full", "as_json")
@@ -271,7 +269,7 @@ def workers(at: Place) -> Any:
 
     They are those of the applications that the queues belong to.
     """
-    pauses, found = listed(at, paused), listed(at, list_workers)
+    pauses, found = listed(at, control.paused), listed(at, control.workers)
     columns = (whole("worker"), whole("state"), "host", right("pid"), "queues", right("jobs"))
     rows = (
         (it.name, it.state.name.lower(), it.host, str(it.pid), queues, it.jobs, f"{seen} ago")
@@ -289,17 +287,17 @@ def workers(at: Place) -> Any:
 
 def listed(at: Place, in_tables: Callable[..., list[R]]) -> list[R]:
     """Read the control tables of the queues, each once; queues without them are an error."""
-    found = (tables_for(None, queue) for queue in at.queues.values())
+    found = (control.tables_for(None, queue) for queue in at.queues.values())
     each_once = {id(tables): tables for tables in found}.values()
     return at.read(
         lambda session: [it for tables in each_once for it in in_tables(session, tables=tables)]
     )
 
 
-def workers_of(at: Place) -> list[WorkerInfo]:
+def workers_of(at: Place) -> list[control.WorkerInfo]:
     """Return the workers that take jobs of the queues."""
     names = set(map(queue_name, at.queues.values()))
-    return [it for it in listed(at, list_workers) if names.intersection(it.queues)]
+    return [it for it in listed(at, control.workers) if names.intersection(it.queues)]
 
 
 #: A worker writes its row once in a minute, give or take a fifth.
@@ -317,7 +315,7 @@ def health(at: Place) -> None:
     if not known:
         say("ok: the database answers, and the tables are there")
         return
-    host, now = socket.gethostname()[:HOST_LENGTH], datetime.now(UTC)
+    host, now = socket.gethostname()[: control.HOST_LENGTH], datetime.now(UTC)
     found = [it for it in workers_of(replace(at, queues=known)) if it.host == host]
     young = [it for it in found if now - it.seen_at <= WITHIN]
     alive = [it for it in young if it.state not in (OwnerState.DEAD, OwnerState.STUCK)]

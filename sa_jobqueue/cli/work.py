@@ -162,10 +162,8 @@ def _load_lanes(
     """
     found, left = load_lanes(targets), list[str]()
     if handler is None:
-        bare = (
-            name for name, it in found.items() if isinstance(it, JobQueue) and not it.handled_by
-        )
-        left = [name for name in bare if name not in targets]
+        bare = [it for it in found.values() if isinstance(it, JobQueue) and it.handled_by is None]
+        left = [name for name, it in found.items() if it in bare and name not in targets]
         left = left if len(left) < len(found) else []
     queues = {name: it for name, it in found.items() if name not in left}
     given: Any = list(queues.values()) if len(queues) > 1 else next(iter(queues.values()))
