@@ -18,8 +18,7 @@ from ..model.columns import first_line
 from ..model.keys import queue_name
 from ..schedules import ScheduleInfo, Schedules
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, verb_of
-from .command import Place, command, show
-from .options import flag, given, number, seconds, text
+from .command import Place, command, flag, given, number, seconds, show, text
 from .printing import say, whole
 from .see import workers_of
 

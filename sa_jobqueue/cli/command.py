@@ -19,6 +19,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import wraps
+from inspect import signature
+from math import isnan
 from typing import Any, TypeVar
 
 import click
@@ -33,9 +35,7 @@ from ..model.keys import queue_name
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from ..worker.deadlines import Deadlines
-from . import options
 from .database import URL_VARIABLE, URLS, Databases, check_file, connect, one_of
-from .options import given
 from .printing import Rows, in_one_line, print_json, print_table, printable, say
 from .targets import load_queues
 
@@ -63,6 +63,93 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except SQLAlchemyError as error:
             raise click.ClickException(in_one_line(error)) from error
+
+
+# -- options: the default of a parameter declares one, which has its name -----
+
+#: The longest time that an option takes, 31 years: every database can subtract it from today.
+MOST_SECONDS = 1_000_000_000
+
+TARGETS = click.Argument(["targets"], metavar="MODULE[:QUEUE]...", nargs=-1, required=True)
+TARGET = click.Argument(["targets"], metavar="MODULE[:QUEUE]", nargs=1, callback=lambda *it: it[2:])
+KEYS = click.Argument(["keys"], metavar="[KEY]...", nargs=-1)
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option.
+
+    Attributes:
+        name: None: that of its parameter.
+        settings: what click.Option() is given.
+    """
+
+    name: str | None
+    settings: dict[str, Any]
+
+    def of(self, parameter: str) -> click.Option:
+        """Make the option whose value a parameter gets."""
+        name = self.name or "--" + parameter.replace("_", "-")
+        return click.Option([name, parameter], **self.settings)
+
+
+def flag(says: str, name: str | None = None) -> Any:
+    """Declare an option without a value."""
+    return Option(name, {"is_flag": True, "help": says})
+
+
+def text(says: str, metavar: str | None = "NAME", **settings: Any) -> Any:
+    """Declare an option with a text."""
+    return Option(None, {"metavar": metavar, "help": says, **settings})
+
+
+def number(says: str, *, least: int = 1, most: int = 2**31 - 1, **settings: Any) -> Any:
+    """Declare an option with a number, by default from 1 to the largest that databases take."""
+    return text(says, "N", type=click.IntRange(least, most), **settings)
+
+
+def seconds(
+    says: str, default: timedelta | None = None, *, zero: bool = False, **settings: Any
+) -> Any:
+    """Declare an option of so many seconds, perhaps 0; its value is a timedelta, or None."""
+    settings["default"] = default and default.total_seconds()
+    kind = click.FloatRange(0, MOST_SECONDS, min_open=not zero)
+    return text(says, "SECONDS", type=kind, callback=_as_timedelta, **settings)
+
+
+def _as_timedelta(_context: object, _option: object, number: float | None) -> timedelta | None:
+    if number is not None and isnan(number):
+        raise click.BadParameter("it is no number.")
+    return None if number is None else timedelta(seconds=number)
+
+
+#: What a command may be asked for besides.
+COMMON = {
+    "yes": flag("Do it without asking."),
+    "full": flag("Print long texts whole, over several lines."),
+    "as_json": flag("Print JSON.", "--json"),
+}
+
+
+def given(name: str) -> Any:
+    """Return the value of an option or an argument of the running command; None: it has none."""
+    return click.get_current_context().params.get(name)
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, click.Option]:
+    """Make the options that the parameters of a function declare, by their names."""
+    defaults = {name: it.default for name, it in signature(function).parameters.items()}
+    return {name: it.of(name) for name, it in defaults.items() if isinstance(it, Option)}
+
+
+def plain_command(*arguments: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function that gets these, and the values of options that it declares."""
+    return lambda function: click.command(
+        cls=click.Command, params=[*arguments, *options_of(function).values()]
+    )(function)
+
+
+# -- a command, and where it works ---------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -144,7 +231,7 @@ def command(
     It is called for each database. It prints, or returns what is to be printed as JSON.
 
     Args:
-        common: options that it has besides, of :data:`.options.COMMON`.
+        common: options that it has besides, of :data:`COMMON`.
         tables: whether the queues' tables must be there.
         of_jobs: whether it changes jobs of one queue, and takes their keys.
         together: whether it is called once, with the engines by names, and the queues; it
@@ -153,7 +240,7 @@ def command(
     """
 
     def declare(function: Callable[..., Any]) -> click.Command:
-        own = options.options_of(function)
+        own = options_of(function)
 
         def visit(at: Place, shown: dict[str, Any], **values: Any) -> int:
             """Connect and call the function; return an exit code."""
@@ -174,6 +261,7 @@ def command(
                 return 1
             return 0
 
+        @wraps(function)
         def run(databases: Databases, targets: tuple[str, ...], **values: Any) -> None:
             queues, shown = load_queues(targets), dict[str, Any]()
             values = {name: value for name, value in values.items() if name in own}
@@ -198,15 +286,10 @@ def command(
 
             databases.open(work, threads=threads)
 
-        arguments = (options.target, options.keys) if of_jobs else (options.targets,)
+        arguments = (TARGET, KEYS) if of_jobs else (TARGETS,)
         in_place = (*common, "yes", "as_json") if of_jobs else common
-        added = [option.of(name) for name, option in options.COMMON.items() if name in in_place]
-        return options.command_of(
-            run,
-            *(*arguments, *own.values(), *added, database_options),
-            name=function.__name__.replace("_", "-"),
-            help=function.__doc__,
-        )
+        added = [option.of(name) for name, option in COMMON.items() if name in in_place]
+        return plain_command(*arguments, *added)(database_options(run))
 
     return declare
 
@@ -241,12 +324,14 @@ def database_options(run: Callable[..., None]) -> Any:
     urls = f"The database: {URLS}. Several: --url eu=URL --url us=URL."
     from_environment = {"envvar": URL_VARIABLE, "show_envvar": True}
     declared = {
-        "url": options.text(urls, "[NAME=]URL", multiple=True, type=Urls(), **from_environment),
-        "engine": options.text(own, "MODULE:ENGINE"),
-        "engines": options.text(several, "MODULE:FUNCTION"),
-        "database": options.text("Only this one, of several with names."),
-        "assume_locks": options.flag(trust),
+        "url": text(urls, "[NAME=]URL", multiple=True, type=Urls(), **from_environment),
+        "engine": text(own, "MODULE:ENGINE"),
+        "engines": text(several, "MODULE:FUNCTION"),
+        "database": text("Only this one, of several with names."),
+        "assume_locks": flag(trust),
     }
-    for name, option in reversed(declared.items()):
-        with_databases = option.of(name)(with_databases)
+    # As click's decorators do.
+    with_databases.__dict__["__click_params__"] = [
+        option.of(name) for name, option in reversed(declared.items())
+    ]
     return with_databases

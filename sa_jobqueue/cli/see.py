@@ -42,20 +42,21 @@ from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue, claim_statements
 from ..steering import key_text
 from ..worker.deadlines import Deadlines
-from . import options
-from .command import PATIENCE, Place, command, show
-from .database import shown_url
-from .options import flag, given, number, plain_command, seconds, text
-from .printing import (
-    in_one_line,
-    print_table,
-    printable,
-    right,
-    say,
-    table_of,
-    whole,
-    wide_console,
+from .command import (
+    PATIENCE,
+    TARGETS,
+    Place,
+    command,
+    flag,
+    given,
+    number,
+    plain_command,
+    seconds,
+    show,
+    text,
 )
+from .database import shown_url
+from .printing import in_one_line, print_table, printable, right, say, table_of, whole, wide_console
 from .targets import load_queues
 
 R = TypeVar("R")
@@ -377,7 +378,7 @@ def _print_report(name: str, report: Report, *, full: bool) -> None:
 DIALECTS = "postgresql, mysql, mariadb or sqlite."
 
 
-@plain_command(options.targets)
+@plain_command(TARGETS)
 def sql(targets: tuple[str, ...], dialect: str = text(DIALECTS, required=True)) -> None:
     """Print the SQL that claims jobs, for the newest server."""
     # Named parameters: those of a driver would be %s or ?.

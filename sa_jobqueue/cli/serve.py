@@ -27,8 +27,7 @@ from ..model.keys import queue_name
 from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue
 from . import logs
-from .command import Place, command
-from .options import flag, number, seconds, text
+from .command import Place, command, flag, number, seconds, text
 from .printing import print_json, say
 
 #: Names the folder where processes count; the name is that of prometheus_client.

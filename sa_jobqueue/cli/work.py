@@ -21,10 +21,8 @@ from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from . import logs
-from .command import database_options
+from .command import TARGETS, database_options, flag, number, plain_command, seconds, text
 from .database import Databases, check_file, driver_errors, require_tables
-from .options import flag, number, plain_command, seconds, text
-from .options import targets as targets_argument
 from .processes import OwnProcess, Supervisor
 from .serve import answer_probes
 from .targets import load_lanes, load_target
@@ -37,7 +35,7 @@ ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 AFTER_STOP = "The time that running handlers have after SIGTERM or Ctrl-C."
 
 
-@plain_command(targets_argument)
+@plain_command(TARGETS)
 @database_options
 def work(
     databases: Databases,
