@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from inspect import signature
@@ -304,34 +304,41 @@ class Urls(click.types.StringParamType):
         return re.split(r"\s+(?=[\w.-]+=)", rv.strip())
 
 
+OF_URL = f"The database: {URLS}. Several: --url eu=URL --url us=URL."
+OF_ENGINE = "The application's own Engine, AsyncEngine or sessionmaker, instead of --url."
+OF_ENGINES = "A function that returns a mapping of names to such engines."
+TRUST = "Trust the row locks of a server that is not known; `doctor --locks` proves them."
+IN_ENVIRONMENT: Any = {"multiple": True, "envvar": URL_VARIABLE, "show_envvar": True}
+
+
+def databases_of(
+    url: tuple[str, ...] = text(OF_URL, "[NAME=]URL", type=Urls(), **IN_ENVIRONMENT),
+    engine: str | None = text(OF_ENGINE, "MODULE:ENGINE"),
+    engines: str | None = text(OF_ENGINES, "MODULE:FUNCTION"),
+    database: str | None = text("Only this one, of several with names."),
+    assume_locks: bool = flag(TRUST),
+) -> Databases:
+    """Return what these options name.
+
+    Raises:
+        UsageError: several of them name the database.
+    """
+    is_given = click.get_current_context().get_parameter_source("url") is COMMANDLINE
+    if is_given + bool(engine) + bool(engines) > 1:
+        raise click.UsageError("--url, --engine, --engines: give one of them, not several")
+    trusted = assume_locks or bool(given("locks"))  # `doctor --locks` proves them
+    return Databases(url, engine, engines, database, trusted)
+
+
 def database_options(run: Callable[..., None]) -> Any:
     """Add the options that name databases; the command gets `databases`."""
+    options = options_of(databases_of)
 
     @wraps(run)
     def with_databases(**values: Any) -> None:
-        is_given = click.get_current_context().get_parameter_source("url") is COMMANDLINE
-        if is_given + bool(values["engine"]) + bool(values["engines"]) > 1:
-            raise click.UsageError(
-                "--url, --engine and --engines all name the database: give one of them"
-            )
-        named = {each.name: values.pop(each.name) for each in fields(Databases)}
-        named["assume_locks"] |= values.get("locks", False)  # `doctor --locks` proves them
-        run(databases=Databases(**named), **values)
+        named = {name: values.pop(name) for name in options}
+        run(databases=databases_of(**named), **values)
 
-    own = "The application's own Engine, AsyncEngine or sessionmaker, instead of --url."
-    several = "A function that returns a mapping of names to such engines."
-    trust = "Trust the row locks of a server that is not known; `doctor --locks` proves them."
-    urls = f"The database: {URLS}. Several: --url eu=URL --url us=URL."
-    from_environment = {"envvar": URL_VARIABLE, "show_envvar": True}
-    declared = {
-        "url": text(urls, "[NAME=]URL", multiple=True, type=Urls(), **from_environment),
-        "engine": text(own, "MODULE:ENGINE"),
-        "engines": text(several, "MODULE:FUNCTION"),
-        "database": text("Only this one, of several with names."),
-        "assume_locks": flag(trust),
-    }
     # As click's decorators do.
-    with_databases.__dict__["__click_params__"] = [
-        option.of(name) for name, option in reversed(declared.items())
-    ]
+    with_databases.__dict__["__click_params__"] = [*reversed(options.values())]
     return with_databases

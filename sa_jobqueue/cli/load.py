@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -96,12 +95,12 @@ def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
 @contextmanager
 def _progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
     """Show a bar of batches, which starts with the batches that are in already."""
-    state, count = "{task.description}", "{task.completed}/{task.total} batches"
-    with Bar(state, BarColumn(), count, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    with Bar(console=Console(stderr=True)) as bar:
         task = bar.add_task("")
 
         def update(now: Progress) -> None:
-            bar.update(task, description=str(now.state), completed=now.inserted, total=now.batches)
+            told = f"{now.state} {now.inserted}/{now.batches} batches"
+            bar.update(task, description=told, completed=now.inserted, total=now.batches)
 
         update(before)  # a load with nothing left to do reports no progress
         bulk_load.progress = update

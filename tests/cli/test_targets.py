@@ -67,7 +67,7 @@ def at(url: str, target: str = MESSAGES) -> tuple[str, ...]:
                 (("--url", "sqlite://"), 1, "in memory"),
                 (("--url", "sqlite:///jobs.db"), 1, "there is no file jobs.db"),
                 ((), 2, "or --engines MODULE:FUNCTION, or set SA_JOBQUEUE_URL"),
-                (("--url", "x", "--engine", "y:z"), 2, "give one of them"),
+                (("--url", "x", "--engine", "y:z"), 2, "give one of them, not several"),
             )
         ),
         *(
