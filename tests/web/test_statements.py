@@ -88,6 +88,7 @@ def test_no_page_reads_done_rows(fresh_database: URL) -> None:
         (after,) = re.findall(r'rel="next" href="(.+?)"', look(f"/queues/emails?show={show}"))
         assert look(f"/queues/emails{after}").count('type="checkbox"') >= 50
     look(f"/queues/emails/jobs/{key}")
+    look("/doctor")
     # Where an index finds what a workflow has done, 10,001 entries are read, and then counted.
     graph = look("/queues/check?show=due", READ + 2 * 10_001)
     assert "<bdi>submitted</bdi> <b" in graph
