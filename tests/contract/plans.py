@@ -140,6 +140,19 @@ def _rows_of_sqlite(connection: Connection) -> int:
     return int(noted["rows_read"])
 
 
+def rows_read_before(connection: Connection) -> int:
+    """Count the rows that earlier transactions have read; on PostgreSQL since version 15."""
+    if connection.dialect.name != "postgresql":
+        return rows_read(connection)
+    if (connection.dialect.server_version_info or ()) < (15,):
+        return 0
+    connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+    connection.commit()
+    read = "sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))"
+    counted = f"SELECT coalesce({read}, 0) FROM pg_stat_user_tables"
+    return int(connection.exec_driver_sql(counted).scalar_one())
+
+
 def rows_read_of_tables(connection: Connection) -> int:
     """Count the rows that this transaction has read, on PostgreSQL too."""
     if connection.dialect.name != "postgresql":

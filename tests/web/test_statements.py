@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from sa_jobqueue import claim
 from sa_jobqueue.web import Access, Visitor, app
-from tests.contract.plans import analyze, fill, rows_read
+from tests.contract.plans import analyze, fill, rows_read_before
 from tests.support import heard, make_engine
 
 from .conftest import OURS, Open, preview_of
@@ -81,7 +81,7 @@ def test_no_page_reads_done_rows(fresh_database: URL) -> None:
 
     def count() -> int:
         with engine.connect() as connection:  # the pool's only one, so that of the page
-            return rows_read(connection)
+            return rows_read_before(connection)
 
     look("/")
     for show in SHOWN:
