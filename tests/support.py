@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -222,8 +223,8 @@ def only_seeing(session: Session, entity: type[Any], criterion: Any) -> None:
 
 
 @contextmanager
-def statements_seen(engine: Engine) -> Iterator[list[str]]:
-    """Collect the statements that an engine runs."""
+def statements_seen(engine: Engine | type[Engine]) -> Iterator[list[str]]:
+    """Collect the statements that an engine runs, or any engine."""
     seen: list[str] = []
 
     def see(conn: Any, cursor: Any, statement: str, *args: Any) -> None:
@@ -271,6 +272,19 @@ def until(true: Callable[[], object], seconds: float = 30) -> None:
 
 class Translated(Exception):
     """The exception of an application that has no use for SQLAlchemy's."""
+
+
+@contextmanager
+def log_kept() -> Iterator[None]:
+    """Let a command set up the log of this process; afterwards it is as it was before."""
+    root, handlers, level = logging.root, logging.root.handlers[:], logging.root.level
+    root.handlers[:] = []
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)  # by this call, each logger forgets which levels are on
 
 
 @contextmanager

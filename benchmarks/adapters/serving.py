@@ -154,7 +154,8 @@ class TheNotifiedWorker(TheWorker):
         """Notify the workers of nothing, so many times in one transaction."""
         each = "SELECT n::text AS n FROM generate_series(1, :notes) AS n"
         statement = f"SELECT count(pg_notify(:channel, n)) FROM ({each}) AS each"
-        channel = channel_of(self.entity.metadata.tables[self.entity.__tablename__])
+        table = self.entity.metadata.tables[self.entity.__tablename__]
+        channel = channel_of(table, self.session.get_bind())
         self.session.execute(text(statement), {"channel": channel, "notes": notes})
         self.session.commit()
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
@@ -30,6 +31,7 @@ from .. import control
 from ..ages import age_text, count_text, duration_text, rate_text, rough_text, time_text
 from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete
 from ..counts.count import has_table
+from ..counts.stats import count_statuses
 from ..databases import database_of_dialect
 from ..doctor import Report, examine
 from ..doctor.examination import Severity
@@ -80,13 +82,26 @@ def status(at: Place) -> Any:
     for name, each in seen.items():
         if each.paused is not None:
             _say_paused(name, each.paused)
-    for queue in {queue.mapping.table.metadata: queue for queue in at.queues.values()}.values():
-        at.read(partial(_say_groups, queue=queue))
+    for line in _waits(at):
+        say(line)
     return None
 
 
-def _say_groups(session: Session, queue: JobQueue[Any]) -> None:
-    """Say how far the groups are that jobs wait for, if there are any."""
+def _waits(at: Place) -> list[str]:
+    """Tell for how many groups and signals jobs wait, in lines."""
+    queues = at.queues.values()
+    metadata = {queue.mapping.table.metadata: queue for queue in queues}.values()
+    workflows = dict.fromkeys(getattr(queue, "workflow", None) for queue in queues)
+    return at.read(
+        lambda session: [
+            *(line for queue in metadata for line in _groups(session, queue)),
+            *(line for each in workflows if each for line in _signals(session, each)),
+        ]
+    )
+
+
+def _groups(session: Session, queue: JobQueue[Any]) -> Iterator[str]:
+    """Tell how far the groups are that jobs wait for, if there are any."""
     groups = beside(queue.mapping, GROUPS)
     if groups is None or not has_table(session.connection(), groups.table):
         return
@@ -94,7 +109,14 @@ def _say_groups(session: Session, queue: JobQueue[Any]) -> None:
     if number:
         bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
         done = f"{progress.done:,} of {progress.total:,} members are done"
-        say(f"jobs wait for {count_text(number, 'group')}: {done}{bad}")
+        yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
+
+
+def _signals(session: Session, workflow: Any) -> Iterator[str]:
+    """Count the jobs that wait for a signal, where there are any."""
+    for status, count in count_statuses(session, workflow.entity, workflow.signals).items():
+        if count is None or count.number:
+            yield f"{status!r} of {workflow.mapping}: {count or 'not indexed'}, until a signal"
 
 
 #: From this width on, `top` draws how many jobs were due at its last looks, so many.
@@ -113,6 +135,7 @@ def top(
     """Watch queues in the terminal until q or Ctrl-C."""
     seen: dict[str, QueueStats] = {}
     lately: dict[str, deque[int]] = {}
+    waits: dict[str, list[str]] = {}
     where = ", ".join(name or shown_url(engine) for name, engine in engines.items())
     stop = THREADS.flag()
     with first_signal_stops(stop.set), q_stops(stop.set), Live(auto_refresh=False) as live:
@@ -121,16 +144,17 @@ def top(
             for name, engine in engines.items():
                 try:
                     with Deadlines(engine, PATIENCE):
-                        looked = _look(Place(engine, queues))
+                        looked = _look(at := Place(engine, queues))
                         found = {f"{name} {queue}".lstrip(): it for queue, it in looked.items()}
-                except DBAPIError as error:  # a server that is away is asked again
+                        waits[name] = [f"{name} {line}".lstrip() for line in _waits(at)]
+                except (DBAPIError, OSError) as error:  # a server that is away is asked again
                     problems.append(f"{name} not read, tried again: {in_one_line(error)}".lstrip())
                     continue
                 seen |= found
                 for queue, stats in found.items():
                     lately.setdefault(queue, deque(maxlen=LOOKS)).append(stats.due.number)
             drawn = lately if live.console.width >= WIDE else {}
-            live.update(picture(seen, where, problems, drawn), refresh=True)
+            live.update(picture(seen, where, problems, drawn, waits), refresh=True)
             if stop.wait(every.total_seconds()):
                 return
 
@@ -192,17 +216,20 @@ def picture(
     where: str,
     problems: Iterable[str] = (),
     lately: Mapping[str, Sequence[int]] | None = None,
+    waits: Mapping[str, Iterable[str]] | None = None,
 ) -> RenderableType:
     """Lay out a refresh: where and when, the queues with trouble first, and what is wrong.
 
     Args:
         lately: how many jobs of a queue were due at the last looks, to be drawn.
+        waits: for what jobs wait in a database, in lines.
     """
     when = f"{datetime.now(UTC):%H:%M:%S} UTC"
     head = Text(f"{when}  {where}", style="dim", no_wrap=True, overflow="ellipsis")
     sorted_seen = sorted(seen.items(), key=lambda each: -len(each[1].worries))
     table = overview_table(dict(sorted_seen), lately)
-    return Group(head, table, *(Text(problem, style="red") for problem in problems))
+    lines = map(Text, chain.from_iterable((waits or {}).values()))
+    return Group(head, table, *lines, *(Text(problem, style="red") for problem in problems))
 
 
 #: The bars of a plot, from 0 to the most.

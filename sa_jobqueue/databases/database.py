@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from time import sleep
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import (
@@ -50,6 +50,9 @@ from .named_locks import (
     Process,
     Server,
 )
+
+if TYPE_CHECKING:
+    from .watched_connection import SharedConnections
 
 Version = tuple[int, ...]
 Value = TypeVar("Value")
@@ -384,11 +387,21 @@ class Database:
         """Return which of these names somebody has locked."""
         return {name for name in names if self.lock_holder(connection, name) is not None}
 
-    def acquire_lock(self, engine: Engine, name: str, deadline: Deadline) -> HeldLock | None:
-        """Take a lock, waiting until the deadline; None if somebody else had it until then."""
+    def acquire_lock(
+        self,
+        engine: Engine,
+        name: str,
+        deadline: Deadline,
+        shared: SharedConnections[Any] | None = None,
+    ) -> HeldLock | None:
+        """Take a lock, waiting until the deadline; None if somebody else had it until then.
+
+        Args:
+            shared: where locks have a connection in common; None: this one has its own.
+        """
         from .watched_connection import lock_by_connection
 
-        return lock_by_connection(self, engine, name, deadline)
+        return lock_by_connection(self, engine, name, deadline, shared)
 
     def lock_holder(self, connection: Connection, name: str) -> Holder | None:
         """Tell who has a lock, without trying to take it; None: nobody."""

@@ -175,7 +175,9 @@ class SQLite(Database):
         numbers = [number for status in found for number in (status.st_dev, status.st_ino)]
         return Server.identified_by(self.title, socket.gethostname(), file, *numbers)
 
-    def acquire_lock(self, engine: Engine, name: str, deadline: Deadline) -> LockFile | None:
+    def acquire_lock(
+        self, engine: Engine, name: str, deadline: Deadline, shared: object = None
+    ) -> LockFile | None:
         database = path_of(engine)
         while (file := LockFile.taken(name, lock_path(database, name))) is None:
             if deadline.passed:

@@ -9,6 +9,9 @@ A connection may be silent without being dead: its network was cut. After some s
 This side gives the lock up before that: it counts the silence from its last question that was
 answered. Its thread asks every few seconds, unless other code keeps Python's interpreter lock (GIL)
 for minutes: then the server hears nothing of us, and we ask before we count on the lock again.
+
+Several locks, or several watchers, may have a connection in common (:class:`SharedConnections`): a
+worker of many schemas has one for the locks of all its Owners.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, TextClause
+from sqlalchemy import Connection, Engine, Pool, TextClause
 
 from ..errors import LockLost, UnsupportedDatabase
 from .connections import (
@@ -53,18 +56,15 @@ _NO_ANSWER = "no answer came from the server"
 
 
 class WatchedConnection:
-    """A connection for one lock, with a thread that keeps it alive.
+    """A connection that holds locks, with a thread that keeps it alive.
 
     Args:
         engine: where to connect; its pool is not touched.
-        limits: when silence means that the lock is lost.
+        limits: when silence means that the locks are lost.
         backend: asks which server process works for a connection.
-        after_answer: called after each answer of the server, in the thread that has asked, and
-            when the connection is lost.
-        receive: reads what the server has sent unasked; None: we ask it something, and so read.
 
     Attributes:
-        lock: the name of the lock, as soon as the connection holds it.
+        locks: the names of the locks that the connection holds.
     """
 
     #: Whether this is the copy in a forked child: the connection is its parent's.
@@ -75,15 +75,12 @@ class WatchedConnection:
         engine: Engine,
         limits: Limits,
         backend: Callable[[Connection], int | None],
-        after_answer: Callable[[], None] | None = None,
-        receive: Callable[[Connection], None] | None = None,
     ) -> None:
-        self.lock: str | None = None
-        self._limits = limits
+        self.locks: list[str] = []
+        self._limits = self._usual_limits = limits
         self._backend = backend
-        self._after_answer = after_answer
-        self._receive = receive or self._ping
         self._number: int | None = None
+        self._users, self._counting = 1, threading.Lock()
         self._mutex = threading.Lock()
         self._asked: float | None = None
         self._lost = False
@@ -109,6 +106,13 @@ class WatchedConnection:
         leave_to_parent_after_fork(self)
         self._thread.start()
 
+    def join(self) -> bool:
+        """Count one more user, who is to close it, too; False if it is closed or lost."""
+        with self._counting:
+            may = self._users > 0 and not self._lost
+            self._users += may
+        return may
+
     def identify(self) -> None:
         """Remember which server process works for us: only this process has our lock."""
         self._number = self.ask(self._backend)
@@ -119,9 +123,10 @@ class WatchedConnection:
         Raises:
             LockLost: the connection is lost, or no answer came in time.
         """
-        if not self._mutex.acquire(timeout=self._limits.answer.total_seconds()):
-            self.lose(_NO_ANSWER)
-            raise LockLost("The server does not answer.")
+        while not self._mutex.acquire(timeout=self._limits.answer.total_seconds()):
+            if self._is_overdue(self._asked, self._limits.answer):  # else others have asked, too
+                self.lose(_NO_ANSWER)
+                raise LockLost("The server does not answer.")
         try:
             return self._ask(question)
         finally:
@@ -168,18 +173,25 @@ class WatchedConnection:
         """Note that the connection is lost, and end it for the server too."""
         if not self._lost and not self._over:
             self._lost, self._why = True, why
-            if self.lock is not None:
-                log.warning("the lock %r was lost: %s", self.lock, why)
+            if self.locks:
+                log.warning("the lock %s was lost: %s", ", ".join(map(repr, self.locks)), why)
         self._hang_up()
-        if self._after_answer is not None:
-            self._after_answer()
 
     def hurry(self) -> None:
-        """Wait for answers no longer than FAREWELL: the connection is to be closed."""
+        """Wait for answers no longer than FAREWELL, until a user has closed the connection."""
         self._limits = replace(self._limits, answer=FAREWELL, pulse=FAREWELL)
 
     def close(self) -> None:
-        """Close the connection, and end its thread."""
+        """Close the connection, and end its thread, as soon as all its users have called this."""
+        with self._counting:
+            self._users -= 1
+            if self._users > 0:
+                self._limits = self._usual_limits
+                return
+        self.end()
+
+    def end(self) -> None:
+        """Close the connection, whoever uses it, and end its thread."""
         self._over = True
         self.hurry()
         if self._mutex.acquire(timeout=self._limits.answer.total_seconds()):
@@ -215,6 +227,13 @@ class WatchedConnection:
                 os.close(nowhere)
         self._socket.close()
 
+    def answered(self) -> None:
+        """Act on an answer of the server, in the thread that has asked."""
+
+    def receive(self, connection: Connection) -> None:
+        """Read what the server has sent unasked: here by a question."""
+        self._ping(connection)
+
     def _ask(self, question: Callable[[Connection], Answer]) -> Answer:
         if self._lost or self._over:
             raise LockLost(f"The connection was lost: {self._why}.")
@@ -227,8 +246,7 @@ class WatchedConnection:
         finally:
             self._asked = None
         self._heard = asked
-        if self._after_answer is not None:
-            self._after_answer()
+        self.answered()
         return answer
 
     def _listen(self, longest: timedelta) -> None:
@@ -239,7 +257,7 @@ class WatchedConnection:
             return
         try:
             if self._has_input():
-                self._ask(self._receive)
+                self._ask(self.receive)
             elif self._is_overdue(self._heard, self._limits.pulse):
                 self._ask(self._ping)
         except Exception:  # also what a handle_error listener of the application raises
@@ -278,7 +296,33 @@ class WatchedConnection:
 def _keep_alive(connection: WatchedConnection) -> None:
     while connection.wait():
         connection.beat()
-    connection.close()
+    connection.end()
+
+
+W = TypeVar("W", bound=WatchedConnection)
+
+
+@dataclass
+class _Place(Generic[W]):
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    connection: W | None = None
+
+
+class SharedConnections(Generic[W]):
+    """Connections that several users have in common: one for each pool."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._places: weakref.WeakKeyDictionary[Pool, _Place[W]] = weakref.WeakKeyDictionary()
+
+    def take(self, pool: Pool, connect: Callable[[], W]) -> W:
+        """Return the connection of a pool, for a user to close; connect if there is none."""
+        with self._mutex:
+            place = self._places.setdefault(pool, _Place())
+        with place.mutex:
+            if place.connection is None or not place.connection.join():
+                place.connection = connect()
+            return place.connection
 
 
 # -- sockets ------------------------------------------------------------
@@ -296,10 +340,15 @@ def _readable(number: int, seconds: float) -> bool:
 
 
 def lock_by_connection(
-    database: Database, engine: Engine, name: str, deadline: Deadline
+    database: Database,
+    engine: Engine,
+    name: str,
+    deadline: Deadline,
+    shared: SharedConnections[Any] | None,
 ) -> HeldLock | None:
-    """Take a lock that belongs to a connection of its own; None if the deadline came first."""
-    connection = WatchedConnection(engine, database.lock_limits, database.backend)
+    """Take a lock that belongs to a connection; None if the deadline came first."""
+    connect = partial(WatchedConnection, engine, database.lock_limits, database.backend)
+    connection = connect() if shared is None else shared.take(engine.pool, connect)
     try:
         key = connection.ask(partial(_own_key, database, name=name))
         connection.identify()
@@ -343,8 +392,8 @@ class LockOfConnection(HeldLock):
     ) -> None:
         super().__init__(name)
         self._connection, self._database, self._key = connection, database, key
-        connection.lock = name
-        weakref.finalize(self, connection.abandon)
+        connection.locks.append(name)
+        self._abandon = weakref.finalize(self, connection.abandon)
 
     @property
     def inherited(self) -> bool:
@@ -366,6 +415,8 @@ class LockOfConnection(HeldLock):
         try:
             return self._is_ours(self._database.lock_giving)
         finally:
+            self._abandon.detach()  # others may go on with the connection
+            self._connection.locks.remove(self._name)
             self._connection.close()
 
     def _is_ours(self, question: TextClause) -> bool:

@@ -21,12 +21,12 @@ woken: a worker finds what it has freed by itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from sqlalchemy import Connection, RootTransaction, Table
+from sqlalchemy import Connection, Engine, RootTransaction, Table
 from sqlalchemy.exc import DBAPIError
 
 from ..databases import database_of
@@ -202,7 +202,7 @@ def note_claimable(
     if writer.in_autocommit:
         if _notifies(writer, mapping):
             _notify(writer.connection, [mapping])
-        _wake(mapping)
+        _wake(mapping, writer.connection)
         return
     noted, new = _noted_in(writer), _Note(mapping, freed_by)
     if new in noted:
@@ -215,7 +215,7 @@ def note_claimable(
         if end is TransactionEnd.ROLLED_BACK:
             noted.discard(new)
         elif new in noted:
-            _wake(mapping)
+            _wake(mapping, writer.connection)
 
     call_at_end_of(writer, ended)
 
@@ -236,9 +236,9 @@ def _noted_in(writer: Writer) -> set[_Note]:
     return _noted.setdefault(transaction, set())
 
 
-def _wake(mapping: QueueMapping) -> None:
+def _wake(mapping: QueueMapping, connection: Connection) -> None:
     for wake in mapping.wake_calls:
-        wake()
+        wake(connection)
 
 
 def _notifies(writer: Writer, mapping: QueueMapping) -> bool:
@@ -265,7 +265,7 @@ def _committing(connection: Connection) -> None:
 
 
 def _notify(connection: Connection, mappings: Iterable[QueueMapping]) -> None:
-    for channel in sorted({channel_of(mapping.table) for mapping in mappings}):
+    for channel in sorted({channel_of(mapping.table, connection) for mapping in mappings}):
         connection.exec_driver_sql(f'NOTIFY "{channel}"')
 
 
@@ -273,11 +273,17 @@ def _notify(connection: Connection, mappings: Iterable[QueueMapping]) -> None:
 _READABLE, _HASHED = 30, 20
 
 
-def channel_of(table: Table) -> str:
+def schemas_of(bind: Connection | Engine) -> Mapping[str | None, str | None]:
+    """Return the ``schema_translate_map`` that statements of a connection go by."""
+    return bind.get_execution_options().get("schema_translate_map") or {}
+
+
+def channel_of(table: Table, bind: Connection | Engine) -> str:
     """Return the name of a table's channel: ASCII, without quotes, at most 63 bytes.
 
     The schema and the table are hashed, so no two tables share a channel; the readable part is for
     whoever looks at the server.
     """
-    hashed = digest("channel", table.schema or "", table.name).hex()[:_HASHED]
+    schema = schemas_of(bind).get(table.schema, table.schema)
+    hashed = digest("channel", schema or "", table.name).hex()[:_HASHED]
     return f"sa_jobqueue-{slug(table.name, _READABLE) or 'table'}-{hashed}"

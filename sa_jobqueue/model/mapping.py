@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Connection,
     Date,
     DateTime,
     Enum,
@@ -57,6 +58,10 @@ ORDER_ROLES = ("round", "priority", "run_at")
 
 #: The roles that hold points in time, which are read back as aware UTC.
 TIME_ROLES = ("owner_date", "run_at", "expires_at")
+
+
+#: Wakes a worker of this process: called with the connection that has made jobs claimable.
+WakeCall: TypeAlias = Callable[[Connection], None]
 
 
 class Head:
@@ -117,7 +122,7 @@ class QueueMapping:
         #: Who is told of events; see `events/`.
         self.listeners: tuple[Any, ...] = parent.listeners if parent else ()
         #: What wakes the workers of this process that claim from the class; see `wakeups/`.
-        self.wake_calls: tuple[Callable[[], None], ...] = parent.wake_calls if parent else ()
+        self.wake_calls: tuple[WakeCall, ...] = parent.wake_calls if parent else ()
         #: The plans of claims of all jobs of the class, by their strategies; see `verbs/claim.py`.
         self.plans: dict[str, Any] = {}
         #: Whether anybody wants to know of claimable jobs.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from sqlalchemy import Connection, Engine
 
@@ -29,6 +29,8 @@ from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from ..databases.watched_connection import SharedConnections
 
 __all__ = ["Holder", "NamedLock", "lock_holder", "named_lock"]
 
@@ -71,6 +73,9 @@ class NamedLock:
         name: as it was given.
     """
 
+    #: Where locks have a connection in common; None: this one has its own.
+    shared: SharedConnections[Any] | None = None
+
     def __init__(self, engine: AnyEngine, name: str, timeout: timedelta | None = None) -> None:
         self.engine = checked_engine(engine, "A named lock")
         self.name = _checked_name(name)
@@ -91,7 +96,7 @@ class NamedLock:
         """
         wait = self.timeout if isinstance(timeout, EllipsisType) else _checked_timeout(timeout)
         deadline = Deadline(wait)
-        taken = self._database().acquire_lock(self.engine, self.name, deadline)
+        taken = self._database().acquire_lock(self.engine, self.name, deadline, self.shared)
         if taken is None:
             return False
         self._lock = taken

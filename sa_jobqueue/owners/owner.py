@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
@@ -39,6 +39,9 @@ from ..sessions.transactions import connected_outside_pool
 from ..sessions.writer import AnySession, session_of
 from .alive import LABEL_LENGTH, RANDOM_LENGTH, SEPARATOR, lock_name, owner_states
 from .named_lock import AnyEngine, NamedLock, checked_engine
+
+if TYPE_CHECKING:
+    from ..databases.watched_connection import SharedConnections
 
 log = logging.getLogger("sa_jobqueue.owner")
 
@@ -61,6 +64,9 @@ class Owner:
     Raises:
         ArgumentError: the name is empty, too long, or has a ``~`` in it.
     """
+
+    #: Where owners have a connection in common; None: this one has its own.
+    shared: SharedConnections[Any] | None = None
 
     def __init__(self, engine: AnyEngine, name: str | None = None) -> None:
         self.engine = checked_engine(engine, "an Owner")
@@ -163,6 +169,7 @@ class Owner:
         server = self._ask(_checked_server)
         name = _full_name(self.label, server, secrets.token_hex(RANDOM_LENGTH // 2))
         lock = NamedLock(self.engine, lock_name(name))
+        lock.shared = self.shared
         if not lock.acquire(timedelta(0)):
             raise LockTimeout(
                 f"somebody else holds the lock of the new, random name {name!r}: try again"

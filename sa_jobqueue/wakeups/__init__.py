@@ -15,6 +15,7 @@ if that is longer, where the watcher looks in each `poll`.
 What the verbs do for it is in ``events/notes.py``.
 """
 
+from .source import Lines
 from .watcher import Wakeups
 
-__all__ = ["Wakeups"]
+__all__ = ["Lines", "Wakeups"]

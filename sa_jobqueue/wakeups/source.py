@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, func, literal_column, select
 from ..databases import Database, Limits, driver_connection
 from ..databases.clock import as_utc, utc_now
 from ..databases.connections import Calls, connected_apart
-from ..databases.watched_connection import WatchedConnection
+from ..databases.watched_connection import SharedConnections, WatchedConnection
 from ..errors import LockLost, UnsupportedDatabase
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec
@@ -28,9 +28,12 @@ Pause: TypeAlias = Callable[[float], bool]
 
 
 class Looking:
-    """A connection to look with, of its own. Whatever it raises: it is away.
+    """A connection to look with. Whatever it raises: it is away.
 
     By itself, as on MySQL and MariaDB, it never tells of anything.
+
+    Args:
+        lines: where the watchers of one pool have a connection in common.
 
     Attributes:
         tells: it tells of every commit of jobs, so nobody needs to look.
@@ -40,33 +43,30 @@ class Looking:
     tells = False
     often = True
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._connection: Connection
-        self._calls: Calls
+    def __init__(self, engine: Engine, database: Database, lines: Lines) -> None:
+        self._engine, self._database, self._lines = engine, database, lines
+        self._line: Line
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Be connected, outside of the pool and in AUTOCOMMIT."""
-        self._calls = Calls(self._engine)
+        connect = partial(Line, self._engine, self._database)
+        self._line = line = self._lines.take(self._engine.pool, connect)
         try:
-            connected = connected_apart(self._engine)
-            self._connection = self._calls.run(connected.__enter__)
-            try:
-                yield
-            finally:
-                self._calls.run(partial(connected.__exit__, None, None, None))
+            yield
         finally:
-            self._calls.close()
+            line.close()
 
     def wait(self, seconds: float, pause: Pause) -> bool:
         """Wait at most so many seconds; tell whether something has changed."""
-        pause(seconds)
+        pause(min(seconds, LIMITS.pulse.total_seconds()))
+        if self._line.lost:
+            raise LockLost("the connection was lost")
         return False
 
     def ask(self, question: Callable[[Connection], R]) -> R:
         """Read on the connection, in no transaction."""
-        return self._calls.run(lambda: question(self._connection))
+        return self._line.ask(question)
 
 
 #: The pause between two questions; one takes some microseconds, and reads no page of the file.
@@ -82,22 +82,32 @@ class DataVersion(Looking):
 
     often = False
 
-    def __init__(self, engine: Any) -> None:
-        super().__init__(engine)
-        self._version = 0
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._version = engine, 0
+        self._calls: Calls
+        self._connection: Connection
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Be connected."""
-        with super().opened():
-            self.tells = str(self._pragma("journal_mode")).lower() == "wal"
-            self._version = self._pragma("data_version")
-            yield
+        self._calls = Calls(self._engine)
+        try:
+            connected = connected_apart(self._engine)
+            self._connection = self._calls.run(connected.__enter__)
+            try:
+                self.tells = str(self._pragma("journal_mode")).lower() == "wal"
+                self._version = self._pragma("data_version")
+                yield
+            finally:
+                self._calls.run(partial(connected.__exit__, None, None, None))
+        finally:
+            self._calls.close()
 
     def wait(self, seconds: float, pause: Pause) -> bool:
         """Wait for a commit."""
         if not self.tells:
-            return super().wait(seconds, pause)
+            pause(seconds)
+            return False
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             noticed = pause(min(left, BETWEEN.total_seconds()))
@@ -107,6 +117,10 @@ class DataVersion(Looking):
             if noticed:
                 break
         return False
+
+    def ask(self, question: Callable[[Connection], R]) -> R:
+        """Read on the connection, in no transaction."""
+        return self._calls.run(lambda: question(self._connection))
 
     def _pragma(self, name: str) -> Any:
         return self.ask(lambda connection: _pragma(connection, name))
@@ -120,7 +134,7 @@ def _pragma(connection: Connection, name: str) -> Any:
         return cursor.fetchone()[0]
 
 
-# The connection that listens is one of its own, outside of any pool, and not that of the worker's
+# A connection that looks and listens is one of its own, outside of any pool, and not that of an
 # Owner: a worker may have been given a plain name, or the Owner of somebody else; an Owner that
 # loses its lock goes on with another connection; and a look for due jobs must not keep an Owner's
 # lock from being renewed.
@@ -129,8 +143,111 @@ def _pragma(connection: Connection, name: str) -> Any:
 LIMITS = Limits(silence=timedelta(minutes=2), answer=timedelta(seconds=5))
 
 
+class Line(WatchedConnection):
+    """A connection that looks, and on PostgreSQL listens: by psycopg2, psycopg or asyncpg."""
+
+    def __init__(self, engine: Engine, database: Database) -> None:
+        self._database = database
+        self._listening: tuple[Listening, ...] = ()
+        self._come: set[str] = set()  # channels
+        self._kept: list[Any] = []  # notifications that psycopg2 keeps
+        self._read: Callable[[], object] | None = None  # as the driver does it without a question
+        super().__init__(engine, LIMITS, database.backend)
+
+    def answered(self) -> None:
+        """Tell whom it concerns that something has come."""
+        if not (self._come or self._kept):
+            return
+        heard, self._come = self._come | {note.channel for note in self._kept}, set()
+        self._kept.clear()
+        for listening in self._listening:
+            if not heard.isdisjoint(listening.channels):
+                listening.heard()
+
+    def lose(self, why: str) -> None:
+        """Note the loss, and disturb the watchers."""
+        super().lose(why)
+        for listening in self._listening:
+            listening.noticed()
+
+    def receive(self, connection: Connection) -> None:
+        """Read what the server has sent unasked."""
+        if self._read is None:
+            super().receive(connection)
+        else:
+            self._read()
+
+    def leave(self, listening: Listening) -> None:
+        """Tell one no more."""
+        with self._counting:
+            self._listening = tuple(each for each in self._listening if each is not listening)
+
+    def listen(self, listening: Listening, connection: Connection) -> None:
+        """Listen to the channels of one, from now on: to be asked as a question.
+
+        Raises:
+            UnsupportedDatabase: a pooler is in between, or we do not know this driver.
+        """
+        if self._database.through_pooler(connection):
+            raise UnsupportedDatabase(
+                "the worker connects through a pooler, which would give its notifications to "
+                "others. Give the worker an engine that connects to the server itself"
+            )
+        driver, new = driver_connection(connection), set(listening.channels)
+        new -= {channel for each in self._listening for channel in each.channels}
+        with self._counting:
+            self._listening += (listening,)
+        if hasattr(driver, "add_listener"):
+            self._listen_by_asyncpg(driver, new)
+            return
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        for channel in sorted(new):
+            connection.exec_driver_sql(f"LISTEN {quote(channel)}")
+        if self._read is not None:
+            return
+        if hasattr(driver, "add_notify_handler"):  # psycopg calls it for what comes with an answer
+            driver.add_notify_handler(lambda note: self._come.add(note.channel))
+            server = driver.pgconn
+
+            def receive() -> None:
+                server.consume_input()
+                while (note := server.notifies()) is not None:  # libpq keeps what came unasked
+                    self._come.add(note.relname.decode())
+
+            self._read = receive
+        elif hasattr(driver, "notifies"):  # psycopg2 keeps what has come, also with an answer
+            self._kept, self._read = driver.notifies, driver.poll
+        else:
+            raise UnsupportedDatabase(
+                "only psycopg2, psycopg and asyncpg receive notifications, not "
+                f"{type(driver)!r}: use one of these drivers"
+            )
+
+    def _listen_by_asyncpg(self, driver: Any, new: Iterable[str]) -> None:
+        from asyncio import sleep
+
+        from sqlalchemy.util import await_only
+
+        def hear(_driver: Any, _process: int, channel: str, _payload: str) -> None:
+            self._come.add(channel)
+
+        for channel in sorted(new):
+            await_only(driver.add_listener(channel, hear))
+
+        def receive() -> None:
+            for _ in range(3):  # the loop reads, asyncpg calls us, and sees the connection's end
+                await_only(sleep(0))
+            if driver.is_closed():
+                raise LockLost("the connection was lost")
+
+        self._read = receive
+
+
+Lines: TypeAlias = SharedConnections[Line]
+
+
 class Listening(Looking):
-    """PostgreSQL: hears the notifications of tables, by psycopg2, psycopg or asyncpg.
+    """PostgreSQL: hears the notifications of tables.
 
     Args:
         channels: those of the tables, and the application's own.
@@ -143,117 +260,27 @@ class Listening(Looking):
         self,
         engine: Engine,
         database: Database,
-        channels: Sequence[str],
+        lines: Lines,
+        channels: frozenset[str],
         *,
         tells: bool,
         heard: Callable[[], None],
         noticed: Callable[[], None],
     ) -> None:
-        super().__init__(engine)
+        super().__init__(engine, database, lines)
         self.tells = tells
-        self._database = database
-        self._channels = channels
-        self._heard = heard
-        self._noticed = noticed
-        self._watched: WatchedConnection
-        self._notes: list[Any] = []
-        self._read: Callable[[], object] | None = None  # as the driver does it without a question
+        self.channels, self.heard, self.noticed = channels, heard, noticed
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Be connected, and listen."""
-        self._notes, self._read = [], None
-        self._watched = WatchedConnection(
-            self._engine,
-            LIMITS,
-            self._database.backend,
-            after_answer=self._collect,
-            receive=self._receive,
-        )
-        try:
-            self.ask(self._listen)
-            yield
-        finally:
-            self._watched.close()
-
-    def wait(self, seconds: float, pause: Pause) -> bool:
-        """Wait; look now and then whether the server still answers."""
-        pause(min(seconds, LIMITS.pulse.total_seconds()))
-        if self._watched.lost:
-            raise LockLost("the connection was lost")
-        return False
-
-    def ask(self, question: Callable[[Connection], R]) -> R:
-        """Ask the server something."""
-        return self._watched.ask(question)
-
-    def _collect(self) -> None:
-        """Tell that something has come; the watcher is disturbed for a loss only."""
-        if self._read is None:  # not yet
-            return
-        if self._notes:
-            self._notes.clear()
-            self._heard()
-        if not self._watched.sure:
-            self._noticed()
-
-    def _receive(self, connection: Connection) -> None:
-        """Read what the server has sent unasked."""
-        if self._read is not None:
-            self._read()
-
-    def _listen(self, connection: Connection) -> None:
-        """Listen to the channels.
-
-        Raises:
-            UnsupportedDatabase: a pooler is in between, or we do not know this driver.
-        """
-        if self._database.through_pooler(connection):
-            raise UnsupportedDatabase(
-                "the worker connects through a pooler, which would give its notifications to "
-                "others. Give the worker an engine that connects to the server itself"
-            )
-        driver, notes = driver_connection(connection), self._notes
-        if hasattr(driver, "add_listener"):
-            self._listen_by_asyncpg(driver)
-            return
-        quote = connection.dialect.identifier_preparer.quote_identifier
-        for channel in self._channels:
-            connection.exec_driver_sql(f"LISTEN {quote(channel)}")
-        if hasattr(driver, "add_notify_handler"):  # psycopg calls it for what comes with an answer
-            driver.add_notify_handler(notes.append)
-            server = driver.pgconn
-
-            def receive() -> None:
-                server.consume_input()
-                while (note := server.notifies()) is not None:  # libpq keeps what came unasked
-                    notes.append(note)
-
-            self._read = receive
-        elif hasattr(driver, "notifies"):  # psycopg2 keeps what has come, also with an answer
-            self._notes, self._read = driver.notifies, driver.poll
-        else:
-            raise UnsupportedDatabase(
-                "only psycopg2, psycopg and asyncpg receive notifications, not "
-                f"{type(driver)!r}: use one of these drivers"
-            )
-
-    def _listen_by_asyncpg(self, driver: Any) -> None:
-        from asyncio import sleep
-
-        from sqlalchemy.util import await_only
-
-        notes = self._notes
-        for channel in self._channels:
-            await_only(driver.add_listener(channel, lambda *note: notes.append(note)))
-
-        def receive() -> None:
-            for _ in range(3):  # the loop reads, asyncpg calls us, and sees the connection's end
-                await_only(sleep(0))
-            if driver.is_closed():
-                raise LockLost("the connection was lost")
-
-        self._read = receive
+        with super().opened():
+            line = self._line
+            try:
+                line.ask(partial(line.listen, self))
+                yield
+            finally:
+                line.leave(self)
 
 
 #: A look visits at most so many rounds and priorities of a queue.

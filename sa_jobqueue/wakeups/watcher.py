@@ -20,15 +20,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from ..databases import Database
 from ..errors import UnsupportedDatabase
 from ..events.listeners import watch_flushes
-from ..events.notes import channel_of
-from ..model.mapping import QueueMapping, any_mapping_of
+from ..events.notes import channel_of, schemas_of
+from ..model.mapping import QueueMapping, WakeCall, any_mapping_of
 from ..process import THREADS, Background, Runtime
-from .source import DataVersion, Listening, Look, Looking
+from .source import DataVersion, Lines, Listening, Look, Looking
 
 if TYPE_CHECKING:
     from ..queue import JobQueue
@@ -56,6 +56,7 @@ class Wakeups:
     """What wakes a worker, inside of the block of its ``with``.
 
     Args:
+        lines: where the wake-ups of one pool have a connection in common.
         queues: those that it claims from.
         wake: has the worker claim at a time, by time.monotonic(); any thread may call it.
         poll: the longest pause between two looks.
@@ -66,6 +67,7 @@ class Wakeups:
         self,
         engine: Engine,
         database: Database,
+        lines: Lines,
         queues: Sequence[JobQueue[Any]],
         wake: Callable[[float], None],
         *,
@@ -76,8 +78,9 @@ class Wakeups:
         self._runtime = runtime
         self._shared = shared
         self._alarm = Alarm(wake)
-        self._in_process = woken_by_verbs([queue.mapping for queue in queues], self._hear)
-        self._source = self._source_of(engine, database, queues)
+        self._engine = engine
+        self._in_process = woken_by_verbs([queue.mapping for queue in queues], self._hear_verb)
+        self._source = self._source_of(engine, database, lines, queues)
         specs = [queue.plan.spec for queue in queues]
         self._look = Look(specs, database, engine.get_execution_options())
         self._pace = Pace(poll)
@@ -117,18 +120,19 @@ class Wakeups:
             self._look_soon()
 
     def _source_of(
-        self, engine: Engine, database: Database, queues: Sequence[JobQueue[Any]]
+        self, engine: Engine, database: Database, lines: Lines, queues: Sequence[JobQueue[Any]]
     ) -> Looking:
         if database.tells_changes:
             return DataVersion(engine)
-        channels = {channel_of(q.mapping.table) for q in queues if q.mapping.args.notify}
+        channels = {channel_of(q.mapping.table, engine) for q in queues if q.mapping.args.notify}
         channels |= {queue.listen for queue in queues if queue.listen is not None}
         if not (channels and database.notifies):
-            return Looking(engine)
+            return Looking(engine, database, lines)
         return Listening(
             engine,
             database,
-            sorted(channels),
+            lines,
+            frozenset(channels),
             tells=all(queue.mapping.args.notify or queue.listen for queue in queues),
             heard=self._hear,
             noticed=self._notice,
@@ -141,6 +145,14 @@ class Wakeups:
         self._alarm.ring()
         if self._thread is not None:
             self._look_soon(AFTER_CLAIM.total_seconds())
+
+    def _hear_verb(self, connection: Connection) -> None:
+        """Ring for a verb of this process, unless it was in another schema of the same pool."""
+        is_ours = connection.engine.pool is not self._engine.pool or (
+            schemas_of(connection) == schemas_of(self._engine)
+        )
+        if is_ours:
+            self._hear()
 
     def _look_soon(self, seconds: float = 0.0) -> None:
         """Look, if there is something to find out."""
@@ -239,7 +251,7 @@ _one_at_a_time = threading.Lock()
 
 
 @contextmanager
-def woken_by_verbs(mappings: Iterable[QueueMapping], wake: Callable[[], None]) -> Iterator[None]:
+def woken_by_verbs(mappings: Iterable[QueueMapping], wake: WakeCall) -> Iterator[None]:
     """Have a function called after each commit that makes jobs of these classes claimable."""
     # All of them before any gets the call: a new mapping takes those of its parent.
     found = {
@@ -256,7 +268,7 @@ def woken_by_verbs(mappings: Iterable[QueueMapping], wake: Callable[[], None]) -
         _change(found, lambda calls: tuple(call for call in calls if call is not wake))
 
 
-_Calls = tuple[Callable[[], None], ...]
+_Calls = tuple[WakeCall, ...]
 
 
 def _change(mappings: Iterable[QueueMapping], changed: Callable[[_Calls], _Calls]) -> None:

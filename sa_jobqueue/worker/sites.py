@@ -31,12 +31,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from ..databases import database_of, database_of_engine
+from ..databases.watched_connection import SharedConnections, WatchedConnection
 from ..errors import ArgumentError
 from ..owners.owner import Owner
 from ..process import Background, Flag, Runtime
 from ..sessions.transactions import connected, routed_to_writes
 from ..sessions.writer import is_sharded
-from ..wakeups import Wakeups
+from ..wakeups import Lines, Wakeups
 from .chores import Heartbeat, Reaper, chores_beside
 from .crew import INTERRUPTION, Crew, Loop
 from .deadlines import Deadlines
@@ -92,7 +93,7 @@ class Site:
             open_session or sites.calls.plain_sessions(given),
             sites.patience,
         )
-        self.owner_name = OwnerName(sites.owner, self.transactions, sites.show_owner)
+        self.owner_name = OwnerName(sites.owner, self.transactions, sites.show_owner, sites.locks)
         self.leaves = False
         self.thread: Background | None = None
         self._turns: Turns | None = None
@@ -130,6 +131,7 @@ class Site:
                 loop.wakeups = Wakeups(
                     self.engine,
                     database_of_engine(self.engine),
+                    sites.lines,
                     [lane.queue for lane in self.lanes],
                     partial(crew.wake, loop),
                     runtime=sites.runtime,
@@ -236,6 +238,8 @@ class Sites:
         asks: a function tells the databases.
         several: each database has a thread of its own.
         found: the databases where the worker claims.
+        locks: the connections of the Owners' locks: those of one pool share one, as schemas do.
+        lines: the connections of wake-ups, likewise.
         deadlines: of this run.
 
     Raises:
@@ -256,6 +260,8 @@ class Sites:
         self.worker, self.calls, self.runtime, self.stopping = worker, calls, runtime, stopping
         self.notify, self._within, self._given = notify, within, worker.engine
         self.owner = worker.owner
+        self.locks: SharedConnections[WatchedConnection] = SharedConnections()
+        self.lines: Lines = SharedConnections()
         self._left: list[Site] = []
         self.asks = isroutine(self._given) or isinstance(self._given, partial)
         if isinstance(self._given, Mapping) and not self._given:

@@ -26,6 +26,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from ..databases import database_of, is_of_driver, is_refused_login, is_shortage, is_transient
+from ..databases.watched_connection import SharedConnections, WatchedConnection
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
 from ..process import Flag, Runtime, process_name
@@ -311,12 +312,22 @@ def default_owner() -> str:
 class OwnerName:
     """The name that a worker claims under.
 
+    Args:
+        locks: where the locks of Owners of its own have connections in common.
+
     Attributes:
         owner: the name, or the Owner, that claims now; the worker shows it.
     """
 
-    def __init__(self, given: Any, transactions: Transactions, show: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        given: Any,
+        transactions: Transactions,
+        show: Callable[[Any], None],
+        locks: SharedConnections[WatchedConnection],
+    ) -> None:
         self.transactions, self._given, self._show = transactions, given is not None, show
+        self._locks = locks
         self._change_to(given if self._given else default_owner())
 
     def _change_to(self, owner: str | int | Owner) -> None:
@@ -327,6 +338,7 @@ class OwnerName:
     def for_the_run(self) -> Iterator[None]:
         """Hold an Owner of our own for the run, unless a name was given."""
         plain, ours = self.owner, Owner(self.transactions.engine, process_name(24))
+        ours.shared = self._locks
         if not self._given:
             try:
                 self._patiently(ours.open)

@@ -154,5 +154,6 @@ PLACES: dict[str, Callable[[Page], None]] = {
     "preview of a schedule": _preview_of_schedule,
     "several databases": _at("/both/"),
     "workflow": _at("/both/eu/queues/send?show=due"),
+    "long name": _at("/both/eu/doctor"),
     "problem": _at("/queues/nothing"),
 }

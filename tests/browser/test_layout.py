@@ -19,6 +19,8 @@ from .watching import Watch
 
 pytestmark = pytest.mark.only_on("postgresql")
 
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
 #: Roles that have no use without a name.
 NAMED = {
     *("button", "link", "textbox", "searchbox", "spinbutton", "checkbox", "combobox"),
@@ -85,25 +87,28 @@ def test_each_page_is_for_every_screen_every_ear_and_the_keyboard(page: Page, wa
 
 
 def assert_axe_finds_nothing(page: Page, name: str) -> None:
-    """Run axe, which knows the rules of WCAG and more, on a wide and a narrow screen."""
+    """Run axe, which knows the rules of WCAG and more, wide and narrow, by day and by night."""
     for width in (1400, 390):
         page.set_viewport_size({"width": width, "height": 800})
-        found = Axe().run(page).response["violations"]
-        told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
-        assert told == [], (name, width)
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            found = Axe().run(page).response["violations"]
+            told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
+            assert told == [], (name, width, scheme)
 
 
 def assert_it_fits_and_can_be_read(page: Page, name: str) -> None:
-    """Check that no screen scrolls sideways, and that no text is faint, by day and by night."""
+    """Check that no screen scrolls sideways, nor a phone's table, and that no text is faint."""
     assert overhang(page) == {1280: 0, 768: 0, 360: 0}, name
-    schemes: list[Literal["light", "dark"]] = ["light", "dark"]
     for width in (1280, 360):  # a tablet has the layout of a phone
         page.set_viewport_size({"width": width, "height": 800})
-        for scheme in schemes:
+        for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
             found = texts(page)
             assert len(found) > 5
             assert [each for each in found if each[1] < each[2]] == [], (width, scheme)
+    wide = "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length"
+    assert page.locator(".scroll").evaluate_all(wide) == 0, name
 
 
 def assert_it_can_be_heard(page: Page) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import subprocess
@@ -19,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import sa_jobqueue
 from sa_jobqueue.cli import cli
-from tests.support import make_engine, with_empty_tables
+from tests.support import log_kept, make_engine, with_empty_tables
 
 from . import depot, films, shop
 from .bakery import Base
@@ -69,15 +68,14 @@ def engine(url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(folder: Path) -> Iterator[Run]:
     """Run a command in this process; `answer` is what the user types."""
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.WARNING)
 
     def run(*arguments: object, answer: str = "") -> Result:
         return CliRunner().invoke(cli, [str(part) for part in arguments], input=answer)
 
-    return run
+    with log_kept():
+        yield run
 
 
 @pytest.fixture

@@ -143,4 +143,10 @@ absent: JobQueue[Any] = JobQueue(Absent)
 QUEUES = {"emails": emails, "visits": visits, "scans": scans, "plain": plain}
 
 #: Of a page with several databases.
-ELSEWHERE = {"emails": emails, "check": check, "send": send, "publish": publish}
+ELSEWHERE = {
+    "emails": emails,
+    "check": check,
+    "send": send,
+    "publish": publish,
+    "confirmation_mails_of_orders_from_every_region": scans,
+}

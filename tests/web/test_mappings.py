@@ -122,7 +122,7 @@ def test_a_queue_may_have_any_name(open_page: Open, session: Session, name: str)
     add(session, Email(id=1, recipient="ann"))
     page = open_page(queues={name: Email})
 
-    (link,) = re.findall(r'<th scope="row"><a href="(.+?)"', page.get("/").text)
+    (link,) = re.findall(r'<th scope="row" class="text"><a href="(.+?)"', page.get("/").text)
     queue = page.get(link + "?show=due")
     (job,) = re.findall(r'class="job" href="(.+?)"', queue.text)
 

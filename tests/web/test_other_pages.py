@@ -114,7 +114,7 @@ def test_schedules_are_shown_with_their_next_ticks(page: TestClient, session: Se
     queue, times, next_tick, last_tick, state = texts(answer, "td")[:5]
     assert (queue, times, last_tick) == (
         "emails",
-        "0 7 * * * Europe/Berlin missed ticks: once",
+        "0 7 * * * Europe/Berlin, missed ticks: once",
         "\u2013",
     )
     assert f"{row(session, 'morning').next_tick:%Y-%m-%d %H:%M:%S} in" in next_tick

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import logging
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +12,7 @@ from starlette.testclient import TestClient
 
 from sa_jobqueue.cli import cli
 from sa_jobqueue.web import Access, Visitor, app
-from tests.support import with_empty_tables
+from tests.support import log_kept, with_empty_tables
 
 from .models import Base, Task, log_in, send_invoice, tasks
 
@@ -24,9 +23,7 @@ TARGET = "tests.contract.tasks.models:tasks"
 
 def command(engine: Engine, *words: str) -> str:
     url = engine.url.render_as_string(hide_password=False)
-    with pytest.MonkeyPatch.context() as patch:  # the command sets up the log of its process
-        patch.setattr(logging.root, "handlers", [])
-        patch.setattr(logging.root, "level", logging.WARNING)
+    with log_kept():
         done = CliRunner(env={"COLUMNS": "200"}).invoke(
             cli, [words[0], TARGET, "--url", url, *words[1:]]
         )

@@ -33,11 +33,12 @@ from sa_jobqueue.asyncio import AsyncWorker
 # Inner: nobody waits for 30 seconds until a function is asked again.
 from sa_jobqueue.worker import Retry, Worker, job_context, sites
 from tests.clock import Clock
+from tests.contract.wakeups import support as wakeups
 from tests.contract.worker.driver import Workers
 from tests.contract.worker.test_silent_network import impatient
 from tests.models import Base, Task
 from tests.proxy import Proxy
-from tests.support import make_engine, until
+from tests.support import cut_connections, make_engine, statements_seen, until
 
 SECOND = timedelta(seconds=1)
 
@@ -305,12 +306,14 @@ def test_each_database_has_an_owner_of_its_own_unless_a_plain_name_is_given(
     assert len(set(owners.values())) == (1 if given else 3)
 
 
-@pytest.mark.only_on("postgresql")
-def test_the_schemas_of_one_database_are_several_databases_that_share_a_pool(
-    workers: Workers, own_engine: Engine
-) -> None:
-    schemas = [f"tenant_{number}" for number in range(4)]
-    engine = workers.engine_for(own_engine.url, pool_size=3, max_overflow=0)
+# The schemas of one database, or the databases of a server, by one engine
+
+
+@pytest.fixture
+def tenants(workers: Workers, own_engine: Engine) -> Iterator[Many]:
+    """Four schemas, which are databases to MySQL and MariaDB; all share a pool of three."""
+    name = own_engine.url.database or ""
+    schemas = [f"{name}_{number}"[-40:] for number in range(4)]
 
     def of(schema: str, bind: Engine) -> Engine:
         return bind.execution_options(schema_translate_map={None: schema})
@@ -318,22 +321,131 @@ def test_the_schemas_of_one_database_are_several_databases_that_share_a_pool(
     with own_engine.begin() as connection:
         for schema in schemas:
             connection.execute(CreateSchema(schema))
+    engine = workers.engine_for(own_engine.url, pool_size=3, max_overflow=0)
     many = Many(workers, {schema: of(schema, own_engine) for schema in schemas})
     many.engines = {schema: of(schema, engine) for schema in schemas}
     for translated in many.plain.values():
         Base.metadata.create_all(translated)
-    try:
-        with many.running(concurrency=2) as worker:
-            until(lambda: worker.trouble is None)
-            expected = many.jobs(10)
-            until(lambda: many.left() == 0)
-    finally:
-        with own_engine.begin() as connection:
-            for schema in schemas:
-                connection.execute(DropSchema(schema, cascade=True))
-    assert sorted(map(str, many.handled)) == sorted(map(str, expected))
-    if not workers.awaits:
-        assert engine.pool.status().startswith("Pool size: 3")
+    yield many
+    with own_engine.begin() as connection:
+        for schema in schemas:
+            drop = DropSchema(schema, cascade=connection.dialect.name == "postgresql")
+            connection.execute(drop)
+
+
+def connections_beside(own_engine: Engine) -> int:
+    """Count the connections to a database but those of its test."""
+    own_engine.dispose()
+    numbers: list[int] = []
+
+    def note(found: list[int]) -> list[int]:
+        numbers.extend(found)
+        return []
+
+    cut_connections(own_engine.url, alias_of(own_engine), note)
+    return len(numbers)
+
+
+def alias_of(engine: Engine) -> str:
+    return "postgresql" if engine.dialect.name == "postgresql" else "mysql"
+
+
+@A_NETWORK
+def test_the_schemas_of_one_engine_share_its_pool_a_lock_connection_and_one_for_wake_ups(
+    tenants: Many, own_engine: Engine
+) -> None:
+    with tenants.running(concurrency=2) as worker:
+        until(lambda: worker.trouble is None)
+        expected = tenants.jobs(10)
+        until(lambda: tenants.left() == 0)
+        time.sleep(1)  # an idle worker looks, and gives its connections back
+
+        assert connections_beside(own_engine) <= 3 + 1 + 1
+
+    assert sorted(map(str, tenants.handled)) == sorted(map(str, expected))
+
+
+@A_NETWORK
+def test_all_go_on_when_the_connection_of_their_locks_is_cut(
+    tenants: Many, own_engine: Engine
+) -> None:
+    owners: dict[str | None, set[str]] = {name: set() for name in tenants.plain}
+
+    def handle(job: Any) -> None:
+        owners[job_context().database].add(job_context().owner)
+
+    with tenants.running(tenants.queue(handle)) as worker:
+        until(lambda: worker.trouble is None)
+        expected = tenants.jobs(5)
+        until(lambda: tenants.left() == 0)
+        tenants.handled.clear()
+        own_engine.dispose()
+
+        cut_connections(own_engine.url, alias_of(own_engine))
+
+        tenants.jobs(5)
+        until(lambda: tenants.left() == 0)
+    assert sorted(map(str, tenants.handled)) == sorted(map(str, expected))
+    assert [len(names) for names in owners.values()] == [2] * 4  # one before, and one after
+
+
+@pytest.mark.usefixtures("asked_often")
+@A_NETWORK
+def test_a_schema_that_is_gone_leaves_the_locks_of_the_others_alone(tenants: Many) -> None:
+    told, owners = dict(tenants.engines), dict[str | None, str]()
+
+    def handle(job: Any) -> None:
+        owners[job_context().database] = job_context().owner
+
+    def state(name: str) -> OwnerState:
+        with Session(tenants.plain[name]) as session:
+            return owner_state(session, owners[name])
+
+    with tenants.running(tenants.queue(handle), bind=lambda: {**told}):
+        tenants.jobs(1)
+        until(lambda: tenants.left() == 0)
+        gone, *stay = told
+        del told[gone]
+
+        until(lambda: state(gone) is OwnerState.DEAD)
+
+        assert [state(name) for name in stay] == [OwnerState.ALIVE] * 3
+    assert [state(name) for name in stay] == [OwnerState.DEAD] * 3
+
+
+@A_NETWORK
+@pytest.mark.parametrize("workers", ["threads"], indirect=True)
+def test_a_verb_of_this_process_wakes_only_the_schema_that_it_writes_to(tenants: Many) -> None:
+    (name, engine), *_ = tenants.engines.items()
+    with tenants.running(poll=timedelta(hours=1), reap_every=None) as worker:
+        until(lambda: worker.trouble is None)
+        time.sleep(1)
+        with statements_seen(Engine) as seen, Session(engine) as session:
+            session.add(Task(name="a"))
+            session.commit()
+            until(lambda: tenants.has_handled(name, "a"))
+            time.sleep(0.3)
+    claims = [statement for statement in seen if "SKIP LOCKED" in statement]
+    assert claims
+    assert [each for each in claims if name not in each] == []
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("workers", ["threads"], indirect=True)
+def test_a_schema_is_notified_by_a_channel_of_its_own(workers: Workers, tenants: Many) -> None:
+    notified: set[str] = set()
+    for engine in tenants.plain.values():
+        wakeups.WakeBase.metadata.create_all(engine)
+        with statements_seen(engine) as seen, Session(engine) as session:
+            session.add(wakeups.Parcel(name="a"))
+            session.commit()
+        notified |= {text.removeprefix("NOTIFY ") for text in seen if "NOTIFY" in text}
+    assert len(notified) == 4
+
+    with statements_seen(Engine) as seen:
+        queue = workers.queue(wakeups.Parcel, lambda parcel: None)
+        with workers.running(queue, bind=tenants.engines):
+            until(lambda: {text.removeprefix("LISTEN ") for text in seen} >= notified)
 
 
 # A database that is not there
@@ -456,7 +568,8 @@ def test_others_go_on_while_a_database_is_silent_and_it_recovers(
             until(lambda: many.left() == 0)
             until(lambda: worker.trouble is None)
     assert re.search("us: .* has taken longer than", caplog.text)
-    assert {record.database for record in caplog.records if hasattr(record, "database")} == {"us"}
+    warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert {record.database for record in warned if hasattr(record, "database")} == {"us"}
     # A call whose transaction was cut off comes again.
     assert transactional or len(many.handled) == len({*many.handled})
 
