@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -89,34 +89,24 @@ def status(at: Place) -> Any:
 
 def _waits(at: Place) -> list[str]:
     """Tell for how many groups and signals jobs wait, in lines."""
-    queues = at.queues.values()
-    metadata = {queue.mapping.table.metadata: queue for queue in queues}.values()
+    return at.read(lambda session: [*_waits_in(session, at.queues.values())])
+
+
+def _waits_in(session: Session, queues: Collection[JobQueue[Any]]) -> Iterator[str]:
+    for queue in {queue.mapping.table.metadata: queue for queue in queues}.values():
+        groups = beside(queue.mapping, GROUPS)
+        if groups is None or not has_table(session.connection(), groups.table):
+            continue
+        number, progress = progress_of_all(session, queue.mapping.entity)
+        if number:
+            bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
+            done = f"{progress.done:,} of {progress.total:,} members are done"
+            yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
     workflows = dict.fromkeys(getattr(queue, "workflow", None) for queue in queues)
-    return at.read(
-        lambda session: [
-            *(line for queue in metadata for line in _groups(session, queue)),
-            *(line for each in workflows if each for line in _signals(session, each)),
-        ]
-    )
-
-
-def _groups(session: Session, queue: JobQueue[Any]) -> Iterator[str]:
-    """Tell how far the groups are that jobs wait for, if there are any."""
-    groups = beside(queue.mapping, GROUPS)
-    if groups is None or not has_table(session.connection(), groups.table):
-        return
-    number, progress = progress_of_all(session, queue.mapping.entity)
-    if number:
-        bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
-        done = f"{progress.done:,} of {progress.total:,} members are done"
-        yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
-
-
-def _signals(session: Session, workflow: Any) -> Iterator[str]:
-    """Count the jobs that wait for a signal, where there are any."""
-    for status, count in count_statuses(session, workflow.entity, workflow.signals).items():
-        if count is None or count.number:
-            yield f"{status!r} of {workflow.mapping}: {count or 'not indexed'}, until a signal"
+    for workflow in filter(None, workflows):
+        for status, count in count_statuses(session, workflow.entity, workflow.signals).items():
+            if count is None or count.number:
+                yield f"{status!r} of {workflow.mapping}: {count or 'not indexed'}, until a signal"
 
 
 #: From this width on, `top` draws how many jobs were due at its last looks, so many.

@@ -16,7 +16,7 @@ import click
 from sqlalchemy import Connection, Engine
 from sqlalchemy.util import await_only
 
-from ..process import SIGNALS, THREADS, Runtime, first_signal_stops, function_name
+from ..process import SIGNALS, THREADS, first_signal_stops, function_name
 from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
@@ -96,7 +96,12 @@ def work(
                     f" and {engine.url.drivername} is {'not ' * part.is_async}for asyncio: name a "
                     f"driver of the other kind, {ASYNC_DRIVERS} for async def, or run two commands"
                 )
-        kind, runtime = _worker_kind(is_async=parts[0].is_async)
+        kind: Any = Worker
+        runtime = THREADS
+        if parts[0].is_async:
+            from ..asyncio.worker import TASKS, AsyncWorker  # it needs greenlet
+
+            kind, runtime = AsyncWorker, TASKS
         source = sources.get("", databases.sources if databases.engines else sources)
         worker = kind(source, list(lanes.values()), **options)
         most.stop = worker.stop
@@ -167,15 +172,6 @@ def _load_lanes(
     given: Any = list(queues.values()) if len(queues) > 1 else next(iter(queues.values()))
     lanes = lanes_of(given, None if handler is None else load_target(handler))
     return dict(zip(queues, lanes, strict=True)), left
-
-
-def _worker_kind(*, is_async: bool) -> tuple[Any, Runtime]:
-    """Return a class of workers, and what they run in."""
-    if not is_async:
-        return Worker, THREADS
-    from ..asyncio.worker import TASKS, AsyncWorker  # it needs greenlet
-
-    return AsyncWorker, TASKS
 
 
 def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None) -> bool:
