@@ -22,14 +22,13 @@ from .command import Place, command, flag, given, number, seconds, show, text
 from .printing import say, whole
 from .see import workers_of
 
-ALL_FAILED = "Retry all; beyond 10,000 rows this needs the index of failed jobs."
-
 
 @command(of_jobs=True)
-def retry(at: Place, failed: bool = flag(ALL_FAILED)) -> Any:
+def retry(at: Place, failed: bool = flag("Retry all failed jobs.")) -> Any:
     """Make finished jobs claimable again.
 
-    Give the keys of the jobs, or --failed.
+    Give the keys of the jobs, or --failed. In a table of more than 10,000 rows, --failed needs the
+    index of failed jobs.
     """
     until = at.read(time_of)  # none that fails later is retried
     count = at.read(partial(count_failed, queue=at.queue, until=until)) if failed else 0
@@ -37,11 +36,8 @@ def retry(at: Place, failed: bool = flag(ALL_FAILED)) -> Any:
     return change(at, at.queue.retry, "--failed", which if failed else None)
 
 
-UNCLAIMED = "Cancel all unclaimed jobs, due or not."
-
-
 @command(of_jobs=True)
-def cancel(at: Place, every: bool = flag(UNCLAIMED, "--all")) -> Any:
+def cancel(at: Place, every: bool = flag("Cancel all, due or not.", "--all")) -> Any:
     """Cancel unclaimed jobs.
 
     Give the keys of the jobs, or --all.
@@ -52,11 +48,8 @@ def cancel(at: Place, every: bool = flag(UNCLAIMED, "--all")) -> Any:
     return change(at, at.queue.cancel, "--all", (which, cancel_all) if every else None)
 
 
-OF_OWNER = "Release all jobs that this owner has claimed."
-
-
 @command(of_jobs=True)
-def release(at: Place, owner: str | None = text(OF_OWNER)) -> Any:
+def release(at: Place, owner: str | None = text("Release all jobs of this owner.")) -> Any:
     """Return claimed jobs to the queue.
 
     Give the keys of the jobs, or --owner. A handler that still runs is not stopped, but its claim
@@ -121,14 +114,11 @@ def change(
     return None
 
 
-STATUS = "Delete jobs with this status, not completed ones."
-
-
 @command("yes", "as_json")
 def prune(
     at: Place,
     older_than: timedelta = seconds("Delete jobs finished before.", zero=True, required=True),
-    status: tuple[str, ...] = text(STATUS, "WORD", multiple=True),
+    status: tuple[str, ...] = text("Of this status, not completed.", "WORD", multiple=True),
 ) -> Any:
     """Delete old finished jobs, in batches.
 

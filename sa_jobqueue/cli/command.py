@@ -36,7 +36,7 @@ from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from ..worker.deadlines import Deadlines
 from .database import URL_VARIABLE, URLS, Databases, check_file, connect, one_of
-from .printing import Rows, in_one_line, print_json, print_table, printable, say
+from .printing import Rows, in_one_line, print_json, printable, say, table_of, wide_console
 from .targets import load_queues
 
 R = TypeVar("R")
@@ -212,7 +212,9 @@ class Place:
 
 def show(data: Any, *columns: str | Column, rows: Rows) -> Any:
     """Return the data, for JSON, or print the rows of a table."""
-    return data if given("as_json") else print_table(*columns, rows=rows, full=given("full"))
+    if given("as_json"):
+        return data
+    return wide_console().print(table_of(*columns, rows=rows, full=given("full")))
 
 
 #: How long a call to a database may take until the command shows the others.

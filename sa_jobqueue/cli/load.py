@@ -22,13 +22,12 @@ from .database import Databases, connect, driver_errors, one_of
 from .printing import in_one_line, say
 from .targets import load_target
 
-FOLDER = "A new load begins in an empty or missing folder."
 WAYS_ON = "--resume continues the load, --rollback deletes what it has inserted"
 
 
 @click.command()
 @click.argument("source", metavar="MODULE:SOURCE|status")
-@click.option("--log", metavar="DIR", required=True, help=FOLDER)
+@click.option("--log", metavar="DIR", required=True, help="A new load begins in an empty folder.")
 @click.option("--resume", "verb", flag_value="restore", help="Continue after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")

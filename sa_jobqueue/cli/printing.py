@@ -38,11 +38,6 @@ WIDEST = 10_000
 Rows: TypeAlias = Iterable[Iterable[object]]
 
 
-def print_table(*columns: str | Column, rows: Rows, full: bool = False) -> None:
-    """Print rows, as in :func:`table_of`."""
-    wide_console().print(table_of(*columns, rows=rows, full=full))
-
-
 def wide_console() -> Console:
     """Return the console; what is no terminal gets each line whole."""
     console = Console()

@@ -58,7 +58,7 @@ from .command import (
     text,
 )
 from .database import shown_url
-from .printing import in_one_line, print_table, printable, right, say, table_of, whole, wide_console
+from .printing import in_one_line, printable, right, say, table_of, whole, wide_console
 from .targets import load_queues
 
 R = TypeVar("R")
@@ -77,7 +77,7 @@ def status(at: Place) -> Any:
     (target, queue), *others = at.queues.items()
     if not others and target in given("targets"):
         counts = at.read(queue.count_by_status)
-        print_table("status", right("jobs"), rows=counts.items())
+        Console().print(table_of("status", right("jobs"), rows=counts.items()))
     Console().print(overview_table(seen))
     for name, each in seen.items():
         if each.paused is not None:
@@ -113,14 +113,11 @@ def _waits_in(session: Session, queues: Collection[JobQueue[Any]]) -> Iterator[s
 WIDE, LOOKS = 100, 20
 
 
-REFRESH, EVERY = "The time between refreshes.", timedelta(seconds=2)
-
-
 @command(together=True)
 def top(
     engines: dict[str, Engine],
     queues: dict[str, JobQueue[Any]],
-    every: timedelta = seconds(REFRESH, EVERY),
+    every: timedelta = seconds("The time between refreshes.", timedelta(seconds=2)),
 ) -> None:
     """Watch queues in the terminal until q or Ctrl-C."""
     seen: dict[str, QueueStats] = {}
@@ -392,12 +389,12 @@ def _print_report(name: str, report: Report, *, full: bool) -> None:
     console.print(Text(", ".join(counts) if report.findings else "all is well"))
 
 
-DIALECTS = "postgresql, mysql, mariadb or sqlite."
-
-
 @plain_command(TARGETS)
-def sql(targets: tuple[str, ...], dialect: str = text(DIALECTS, required=True)) -> None:
-    """Print the SQL that claims jobs, for the newest server."""
+def sql(targets: tuple[str, ...], dialect: str = text("The database.", required=True)) -> None:
+    """Print the SQL that claims jobs, for the newest server.
+
+    The databases are postgresql, mysql, mariadb and sqlite.
+    """
     # Named parameters: those of a driver would be %s or ?.
     kind: Any = make_url(f"{dialect}://").get_dialect()
     made = kind(paramstyle="named")

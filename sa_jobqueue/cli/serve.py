@@ -36,7 +36,6 @@ COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 HOST = text("The address to listen on.", default="127.0.0.1")
 ALLOW_HOST = text("Another name of this server, beside its own.", multiple=True)
-PROXY = "The address of a proxy whose X-Forwarded headers are true."
 
 
 @command(threads=True, together=True)
@@ -47,7 +46,7 @@ def web(
     port: int = number("The port; 0: any that is free.", least=0, most=65535, default=8000),
     read_only: bool = flag("Show the queues, but allow no changes."),
     allow_host: tuple[str, ...] = ALLOW_HOST,
-    proxy: tuple[str, ...] = text(PROXY, multiple=True),
+    proxy: tuple[str, ...] = text("A proxy whose X-Forwarded headers are true.", multiple=True),
     root_path: str = text("The path that a proxy has removed, such as /jobs.", default=""),
     log_level: str | None = logs.LEVEL,
     log_json: bool = logs.AS_JSON,
@@ -81,9 +80,6 @@ def web(
         uvicorn.Server(config).run([listening])
 
 
-DRAIN_IN = "Print, as JSON, how many workers finish the due jobs in this time."
-
-
 @command(threads=True, together=True)
 def metrics(
     engines: dict[str, Engine],
@@ -91,7 +87,7 @@ def metrics(
     host: str = HOST,
     port: int = number("The port to listen on.", most=65535, default=9100),
     allow_host: tuple[str, ...] = ALLOW_HOST,
-    drain_in: timedelta | None = seconds(DRAIN_IN),
+    drain_in: timedelta | None = seconds("Print how many workers finish the due jobs in so long."),
 ) -> None:
     """Serve metrics of queues to Prometheus until Ctrl-C.
 

@@ -32,9 +32,6 @@ log = logging.getLogger("sa_jobqueue.cli")
 ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 
 
-AFTER_STOP = "The time that running handlers have after SIGTERM or Ctrl-C."
-
-
 @plain_command(TARGETS)
 @database_options
 def work(
@@ -46,7 +43,7 @@ def work(
     limit: int | None = number("Hold at most N jobs.  [default: --concurrency, or more]"),
     drain: bool = flag("Stop when the queues are empty."),
     poll: timedelta = seconds("The longest pause of an idle worker.", LONGEST_POLL),
-    grace: timedelta = seconds(AFTER_STOP, GRACE, zero=True),
+    grace: timedelta = seconds("How long handlers may go on at the end.", GRACE, zero=True),
     max_runtime: timedelta | None = seconds("Claims that are older are reaped.  [default: none]"),
     health_port: int | None = number("Answer GET /live and GET /ready on this port.", most=65_535),
     max_jobs: int | None = number("End the process after N jobs; --processes replaces it."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import pytest
 from rich.console import Console
@@ -216,6 +217,19 @@ def test_what_waits_for_a_signal_is_counted_where_an_index_finds_it(
     lost = "not indexed" if db_alias == "postgresql" else "1"
     for said in ("'lent' of Reel: 2, until a signal", f"'lost' of Reel: {lost}, until a signal"):
         assert any(said in line for line in shown.stdout or ())
+
+
+def test_top_asks_a_server_again_that_is_away_from_its_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    top = start("top", DEPOT, "--url", "postgresql+asyncpg://127.0.0.1:1/x", "--every", 0.1)
+
+    said = [line for line in islice(top.stdout or (), 20) if "not read, tried again" in line]
+    top.send_signal(signal.SIGTERM)
+
+    assert len(said) > 1
+    assert top.wait(20) == 0
 
 
 #: Drop the index, or make one that has the finished jobs, too.
