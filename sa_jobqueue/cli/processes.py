@@ -173,8 +173,10 @@ class Supervisor:
                 short = time.monotonic() - began < SHORT_LIFE
                 pause = min(2 * pause or 1.0, LONGEST_PAUSE) if short else 0.0
                 how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"code {code}"
-                level = logging.WARNING if code else logging.INFO
-                log.log(level, "%s has ended with %s, and is replaced in %g s", name, how, pause)
+                if code:
+                    log.warning("%s has ended with %s, and is replaced in %g s", name, how, pause)
+                else:
+                    log.info("%s has ended, and is replaced in %g s", name, pause)
         self._has_worked.set()
         del self._troubles[number]
 
