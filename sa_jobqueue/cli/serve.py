@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -23,16 +21,11 @@ from sqlalchemy.exc import DBAPIError
 
 from ..counts import overview, workers_needed
 from ..model.columns import first_line
-from ..model.keys import queue_name
 from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue
 from . import logs
 from .command import Place, command, flag, number, seconds, text
 from .printing import print_json, say
-
-#: Names the folder where processes count; the name is that of prometheus_client.
-COUNTS = "PROMETHEUS_MULTIPROC_DIR"
-
 
 HOST = text("The address to listen on.", default="127.0.0.1")
 ALLOW_HOST = text("Another name of this server, beside its own.", multiple=True)
@@ -100,22 +93,10 @@ def metrics(
         print_json(needed.get("", needed))
         click.get_current_context().exit(int(None in needed.values()))
     with extra("prometheus"):
-        from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import choose_encoder
 
-        from ..prometheus import ProcessCounts, QueueCollector
-    shared = Counter(map(queue_name, queues.values()))
-    labelled = {  # by names, as count_events has them; by targets if these are equal
-        target if shared[queue_name(queue)] > 1 else queue_name(queue): queue
-        for target, queue in queues.items()
-    }
-    registry = CollectorRegistry()
-    registry.register(QueueCollector(engines.get("", engines), labelled))
-    if COUNTS in os.environ:
-        try:
-            ProcessCounts(registry)  # type: ignore[no-untyped-call]  # theirs
-        except ValueError as error:
-            raise click.ClickException(f"{COUNTS}={os.environ[COUNTS]} is no folder") from error
+        from ..prometheus import registry_of
+    registry = registry_of(engines.get("", engines), queues)
     is_ours, reads = hosts(host, *allow_host), threading.Lock()
 
     def scrape(headers: Message, _path: str) -> Answer:
