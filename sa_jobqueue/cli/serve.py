@@ -93,7 +93,7 @@ def metrics(
         print_json(needed.get("", needed))
         click.get_current_context().exit(int(None in needed.values()))
     with extra("prometheus"):
-        from prometheus_client.exposition import choose_encoder
+        from prometheus_client import exposition
 
         from ..prometheus import registry_of
     registry = registry_of(engines.get("", engines), queues)
@@ -105,7 +105,7 @@ def metrics(
         if not reads.acquire(timeout=QUIET):
             return 503, PLAIN, b"Another scrape waits for the database.\n"
         try:
-            encode, kind = choose_encoder(headers.get("Accept", ""))
+            encode, kind = exposition.choose_encoder(headers.get("Accept", ""))
             return 200, kind, encode(registry)
         except DBAPIError as error:
             return 503, PLAIN, f"The database cannot be read: {first_line(error.orig)}\n".encode()
