@@ -44,7 +44,7 @@ LONGEST_PAUSE = 60.0
 LAST_SECONDS = 15.0
 
 #: How long a process may take to end after its worker has ended, in seconds.
-LAST_MOMENTS = 3.0
+LAST_MOMENTS = 10.0
 
 #: The trouble of a child until its worker runs.
 NOT_BEGUN = "a worker has not begun"
