@@ -1,8 +1,8 @@
-"""Durations, rates and numbers of things, for people to read."""
+"""Durations, times, rates and numbers of things, for people to read."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
@@ -36,6 +36,13 @@ def duration_text(duration: timedelta | float) -> str:
     unit, name, part, part_name = next(each for each in _UNITS if seconds >= each[0])
     whole, rest = divmod(round(seconds / part), unit // part)
     return f"{whole} {name} {rest} {part_name}" if rest else f"{whole} {name}"
+
+
+def time_text(moment: datetime | None, unknown: str = "-") -> str:
+    """Write a time in UTC, to the second; one without a time zone is in UTC already."""
+    if moment is None:
+        return unknown
+    return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M:%S}"
 
 
 def rate_text(rate: float | None, unknown: str = "-") -> str:

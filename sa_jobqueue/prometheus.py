@@ -17,7 +17,9 @@ database, if there are several: ``QueueCollector({"eu": engine_a, "us": engine_b
 from __future__ import annotations
 
 import logging
+import os
 import time
+from collections import Counter as Counted
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,16 +33,20 @@ from sqlalchemy.exc import DBAPIError
 
 from .counts import QueueStats
 from .counts.reading import look
+from .errors import ArgumentError
 from .events import Event
 from .events.listeners import Remembered, observe
 from .model.columns import first_line
-from .model.keys import queues_by_name
+from .model.keys import queue_name, queues_by_name
 from .owners.alive import OwnerState
 from .queue import job_queue_of
 
 __all__ = ["QueueCollector", "count_events"]
 
 log = logging.getLogger("sa_jobqueue.prometheus")
+
+#: Names the folder where processes count; the name is that of prometheus_client.
+COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 #: The value of the label ``event`` for each event of the seam.
 COUNTED = {
@@ -113,6 +119,34 @@ class ProcessCounts(MultiProcessCollector):
         """Leave out files that are empty: their processes have just made them, or died doing so."""
         files = [str(file) for file in Path(self._path).glob("*.db") if file.stat().st_size]
         return self.merge(files)  # type: ignore[no-any-return, no-untyped-call]  # theirs
+
+
+def registry_of(
+    engine: Engine | Mapping[str, Engine], queues: Mapping[str, Any]
+) -> CollectorRegistry:
+    """Return a registry with gauges of queues, and with what other processes count.
+
+    Args:
+        engine: as for :class:`QueueCollector`.
+        queues: the label is a queue's name, as count_events has it, and the given one if several
+            have the same name.
+
+    Raises:
+        ArgumentError: PROMETHEUS_MULTIPROC_DIR names no folder.
+    """
+    shared = Counted(map(queue_name, queues.values()))
+    labelled = {
+        given if shared[queue_name(queue)] > 1 else queue_name(queue): queue
+        for given, queue in queues.items()
+    }
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(engine, labelled))
+    if COUNTS in os.environ:
+        try:
+            ProcessCounts(registry)  # type: ignore[no-untyped-call]  # theirs
+        except ValueError as error:
+            raise ArgumentError(f"{COUNTS}={os.environ[COUNTS]} is no folder") from error
+    return registry
 
 
 class QueueCollector(Collector):

@@ -2,7 +2,7 @@
 
 ::
 
-    sa-jobqueue demo                        # producers, consumers, and the proof
+    sa-jobqueue demo                        # rows, workers, and the proof
     sa-jobqueue work shop.queues --processes 4 # all queues with handlers in a module
     sa-jobqueue work shop.models:Email --handler shop.mail:send --drain
     sa-jobqueue status shop.queues --json   # all queues of a module, by indexes alone

@@ -11,71 +11,53 @@ from typing import Any
 import click
 
 from .. import control
-from ..ages import count_text, duration_text
-from ..counts import Listed, count_failed, list_jobs, overview
-from ..errors import ArgumentError
+from ..ages import count_text, duration_text, time_text
+from ..counts import count_failed, overview
+from ..databases.clock import time_of
 from ..model.columns import first_line
 from ..model.keys import queue_name
-from ..owners.alive import OwnerState
 from ..schedules import ScheduleInfo, Schedules
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, verb_of
-from .command import Place, command
-from .options import flag, number, seconds, text
-from .printing import say, time_text, whole
+from .command import Place, command, flag, given, number, seconds, show, text
+from .printing import say, whole
 from .see import workers_of
 
-ALL_FAILED = "Retry all; beyond 10,000 rows this needs the index of failed jobs."
-
 
 @command(of_jobs=True)
-def retry(at: Place, failed: bool = flag(ALL_FAILED)) -> Any:
+def retry(at: Place, failed: bool = flag("Retry all failed jobs.")) -> Any:
     """Make finished jobs claimable again.
 
-    Give the keys of the jobs, or --failed.
+    Give the keys of the jobs, or --failed. In a table of more than 10,000 rows, --failed needs the
+    index of failed jobs.
     """
-    if not failed:
-        return change_keys(at, at.queue.retry, "--failed")
-    newest = at.read(
-        partial(list_jobs, queue=at.queue, which=Listed.FAILED, limit=1, complete=True)
-    )
-    until = newest[0].owner_date if newest else None  # none that fails later is retried
-    count = at.read(partial(count_failed, queue=at.queue, until=until)) if until else 0
-    retry_all = Steering(at.engine, at.queue).retry_failed
-    return change_all(
-        at, "--failed", f"retry {count} failed jobs", lambda: retry_all(until) if until else ()
-    )
-
-
-UNCLAIMED = "Cancel all unclaimed jobs, due or not."
+    until = at.read(time_of)  # none that fails later is retried
+    count = at.read(partial(count_failed, queue=at.queue, until=until)) if failed else 0
+    which = f"{count} failed jobs", partial(Steering(at.engine, at.queue).retry_failed, until)
+    return change(at, at.queue.retry, "--failed", which if failed else None)
 
 
 @command(of_jobs=True)
-def cancel(at: Place, every: bool = flag(UNCLAIMED, "--all")) -> Any:
+def cancel(at: Place, every: bool = flag("Cancel all, due or not.", "--all")) -> Any:
     """Cancel unclaimed jobs.
 
     Give the keys of the jobs, or --all.
     """
-    if not every:
-        return change_keys(at, at.queue.cancel, "--all")
-    (seen,) = at.read(partial(overview, queues=[at.queue]))
-    what = f"cancel all unclaimed jobs ({seen.due} due, and those due later)"
-    return change_all(at, "--all", what, Steering(at.engine, at.queue).cancel_all)
-
-
-OF_OWNER = "Release all jobs that this owner has claimed."
+    due = at.read(partial(overview, queues=[at.queue]))[0].due if every else 0
+    which = f"all unclaimed jobs ({due} due, and those due later)"
+    cancel_all = Steering(at.engine, at.queue).cancel_all
+    return change(at, at.queue.cancel, "--all", (which, cancel_all) if every else None)
 
 
 @command(of_jobs=True)
-def release(at: Place, owner: str | None = text(OF_OWNER)) -> Any:
+def release(at: Place, owner: str | None = text("Release all jobs of this owner.")) -> Any:
     """Return claimed jobs to the queue.
 
     Give the keys of the jobs, or --owner. A handler that still runs is not stopped, but its claim
     is lost: its finish is not written.
     """
-    if not owner:
-        return change_keys(at, verb_of(at.queue, "release"), "--owner")
-    release_all = partial(Steering(at.engine, at.queue).release_owner, owner)
-    return change_all(at, "--owner", f"release all jobs that {owner} has claimed", release_all)
+    release_all = partial(Steering(at.engine, at.queue).release_owner, owner or "")
+    which = (f"all jobs that {owner} has claimed", release_all) if owner else None
+    return change(at, verb_of(at.queue, "release"), "--owner", which)
 
 
 PRIORITY = "The new priority. The smallest is claimed first."
@@ -85,8 +67,7 @@ WITHIN = {"least": -(2**15), "most": 2**15 - 1}
 @command(of_jobs=True)
 def reprioritize(at: Place, priority: int = number(PRIORITY, **WITHIN, required=True)) -> Any:
     """Change the priority of unclaimed jobs."""
-    verb = partial(at.queue.reprioritize, priority=priority)
-    return change_keys(at, verb, how=f" to {priority}")
+    return change(at, partial(at.queue.reprioritize, priority=priority))
 
 
 @command(of_jobs=True)
@@ -96,60 +77,48 @@ def request_stop(at: Place) -> Any:
     A handler stops if it checks job_context().asked_to_stop. Jobs that nobody has claimed are left
     alone.
     """
-    return change_keys(at, verb_of(at.queue, "stop"), what="ask the workers to stop")
+    return change(at, verb_of(at.queue, "stop"))
 
 
-def change_keys(at: Place, verb: Verb, way: str = "", *, what: str = "", how: str = "") -> Any:
-    """Change the jobs that the keys name; return what is told as JSON.
+def change(
+    at: Place,
+    verb: Verb,
+    way: str = "",
+    every: tuple[str, Callable[[], Iterable[Key]]] | None = None,
+) -> Any:
+    """Ask, and change the jobs that the keys name, or all of some kind; say which.
 
     Args:
         way: the option that names jobs without keys.
-        what, how: for the question; by default `what` is the command's name.
+        every: what it names, in words, and what changes them; None: it was not given.
 
     Raises:
-        UsageError: there are no keys, or a text is no key.
+        UsageError: neither keys nor the option name jobs, or both do.
     """
-    if not at.keys:
-        raise click.UsageError(f"which jobs? give keys{way and f', or {way}'}")
-    try:
-        keys = keys_from(at.queue.mapping, at.keys)
-    except ArgumentError as error:
-        raise click.UsageError(str(error)) from error
-    jobs = f"{count_text(len(keys), 'job')} of {at.names}"
-    at.ask(f"{what or at.verb} {jobs}{how}: {keys_text(keys)}")
-    changed = Steering(at.engine, at.queue).change(keys, verb)
-    return _told(at, changed, keys_without(keys, changed))
-
-
-def change_all(at: Place, way: str, what: str, change: Callable[[], Iterable[Key]]) -> Any:
-    """Ask, change jobs, and say how many.
-
-    Raises:
-        UsageError: keys name jobs, too.
-    """
-    if at.keys:
-        raise click.UsageError(f"give keys, or {way}, not both")
-    at.ask(f"{what} of {at.names}")
-    return _told(at, list(change()), [])
-
-
-def _told(at: Place, changed: list[Key], left: list[Key]) -> Any:
-    if at.as_json:
-        return {"queue": queue_name(at.queue), "verb": at.verb, "changed": changed, "left": left}
-    say(f"{at.verb}: {count_text(len(changed), 'job')}")
+    if bool(given("keys")) is bool(every):
+        raise click.UsageError(f"name the jobs by their keys{way and f', or by {way}'}")
+    keys = keys_from(at.queue.mapping, given("keys"))
+    jobs, work = every or (
+        f"{count_text(len(keys), 'job')} of {at.names}: {keys_text(keys)}",
+        partial(Steering(at.engine, at.queue).change, keys, verb),
+    )
+    name, of = click.get_current_context().info_name, f" of {at.names}" if every else ""
+    at.ask(f"{name} {jobs}{of}")
+    changed = list(work())
+    left = keys_without(keys, changed)
+    if given("as_json"):
+        return {"queue": queue_name(at.queue), "verb": name, "changed": changed, "left": left}
+    say(f"{name}: {count_text(len(changed), 'job')}")
     if left:
         say(f"left alone, for their status or queue is another: {keys_text(left)}")
     return None
-
-
-STATUS = "Delete jobs with this status, not completed ones."
 
 
 @command("yes", "as_json")
 def prune(
     at: Place,
     older_than: timedelta = seconds("Delete jobs finished before.", zero=True, required=True),
-    status: tuple[str, ...] = text(STATUS, "WORD", multiple=True),
+    status: tuple[str, ...] = text("Of this status, not completed.", "WORD", multiple=True),
 ) -> Any:
     """Delete old finished jobs, in batches.
 
@@ -161,9 +130,9 @@ def prune(
     for name, queue in at.named.items():
         deleted = Steering(at.engine, queue).prune(older_than, status)
         told.append({"queue": queue_name(queue), "verb": "prune", "deleted": deleted})
-        if not at.as_json:
+        if not given("as_json"):
             say(f"prune: {count_text(deleted, 'job')} of {name}")
-    return told if at.as_json else None
+    return told if given("as_json") else None
 
 
 @command()
@@ -180,17 +149,15 @@ def reap(
     The command never asks, since it is made for cron. It leaves the claims of owners that are
     alive, unless you give --max-runtime.
     """
-    reaped, failed = Counter[tuple[str | None, str]](), Counter[tuple[str | None, str]]()
-    for queue in at.queues.values():
-        for job in Steering(at.engine, queue).reap(lease=lease, max_runtime=max_runtime):
-            reaped[job.owner, job.reason] += 1
-            failed[job.owner, job.reason] += job.failed
-    for (owner, reason), count in reaped.items():
-        lost = failed[owner, reason]
-        say(f"{count:,} of {owner or 'nobody'}: {reason}" + f", {lost:,} failed" * bool(lost))
-    left = reaped.total() - failed.total()
-    ends = f"{left:,} can be claimed again, {failed.total():,} failed"
-    say(ends if reaped else "nothing to reap")
+    reaped = Counter(
+        (job.owner or "nobody", job.reason, "failed" if job.failed else "can be claimed again")
+        for queue in at.queues.values()
+        for job in Steering(at.engine, queue).reap(lease=lease, max_runtime=max_runtime)
+    )
+    for (owner, reason, now), count in reaped.items():
+        say(f"{count:,} of {owner}: {reason}, {now}")
+    if not reaped:
+        say("nothing to reap")
 
 
 # -- queues and schedules ------------------------------------------------------
@@ -202,22 +169,20 @@ def pause(at: Place) -> None:
 
     Handlers that run finish their jobs.
     """
-    _switch(at, control.pause, "claim no more of its jobs", "is paused", "was paused already")
+    _switch(at, control.pause, "pause", "is paused", "was paused already")
 
 
 @command("yes")
 def resume(at: Place) -> None:
     """Let workers claim jobs again."""
-    _switch(at, control.resume, "claim its jobs again", "is resumed", "was not paused")
+    _switch(at, control.resume, "resume", "is resumed", "was not paused")
 
 
-def _switch(at: Place, change: Callable[..., bool], will: str, done: str, undone: str) -> None:
-    """Pause or resume the queues; ask first, and tell how many workers will notice."""
-    states = [worker.state for worker in workers_of(at)]
-    live = count_text(states.count(OwnerState.ALIVE), "live worker")
-    if unknown := states.count(OwnerState.UNKNOWN):
-        live += f" and {unknown:,} of unknown state"
-    at.ask(f"{at.verb} {at.names}: {live} will {will}")
+def _switch(at: Place, change: Callable[..., bool], verb: str, done: str, undone: str) -> None:
+    """Pause or resume the queues; ask first, and tell how many workers it concerns."""
+    states = Counter(worker.state.name.lower() for worker in workers_of(at))
+    concerned = ", ".join(f"{number} {state}" for state, number in states.items()) or "none"
+    at.ask(f"{verb} {at.names} (workers: {concerned})")
     for name, queue in at.named.items():
         say(f"{name} {done if at.write(partial(change, queue=queue)) else undone}")
 
@@ -239,37 +204,30 @@ def schedules(
             f"the metadata of {at.queue.mapping} has no schedules: make Schedules(metadata) "
             "with the metadata of its table"
         )
-    for name, change, verb, effect, unchanged in (
-        (pause, known.pause, "pause", "no jobs", "was paused already"),
-        (resume, known.resume, "resume", "jobs again", "was not paused"),
+    by_name = {queue_name(queue): queue for queue in at.queues.values()}
+    queues = {info.name: by_name.get(info.queue, at.queue) for info in at.read(known.all)}
+    run_now = partial(known.run_now, queue=queues.get(run or "", at.queue))
+    for name, change, what in (
+        (pause, known.pause, "pause"),
+        (resume, known.resume, "resume"),
+        (run, run_now, "insert a job of"),
     ):
-        if name is None:
-            continue
-        at.ask(f"{verb} the schedule {name}: it will insert {effect}")
-        if not at.write(partial(change, name=name)):  # what is printed below may be JSON
-            say(f"the schedule {name} {unchanged}: nothing has changed", err=True)
-    if run is not None:
-        queues = {queue_name(queue): queue for queue in at.queues.values()}
-        named = {info.name: info.queue for info in at.read(known.all)}
-        queue = queues.get(named.get(run, ""), at.queue)
-        at.ask(f"insert a job of the schedule {run} into {at.called(queue_name(queue))}")
-        at.write(lambda session: known.run_now(session, run, queue))
+        if name is not None:
+            at.ask(f"{what} the schedule {name}")
+            if at.write(partial(change, name=name)) is False:  # what is printed below may be JSON
+                say(f"the schedule {name} was so already: nothing has changed", err=True)
     infos = at.read(known.all)
-    rows = (
-        (it.name, at.called(it.queue), f"{it.cron} {it.timezone}", *ticks, _state(it))
-        for it in infos
-        for ticks in [(it.next_tick, it.last_tick)]
-    )
+    rows = (_row(it, at.called(it.queue)) for it in infos)
     ticks = (whole("next (UTC)"), whole("last (UTC)"))
     columns = (whole("schedule"), "queue", "times", *ticks, "state")
-    return at.show(list(map(vars, infos)), *columns, rows=rows)
+    return show(list(map(vars, infos)), *columns, rows=rows)
 
 
-def _state(info: ScheduleInfo) -> str:
-    words = ["paused" if info.paused else "runs"]
-    if info.skipped_from is not None:
-        gap = f"{time_text(info.skipped_from)} until {time_text(info.skipped_to)}"
-        words.append(f"missed {gap} UTC")
-    if info.last_error is not None:
-        words.append(f"failed: {first_line(info.last_error)}")
-    return ", ".join(words)
+def _row(it: ScheduleInfo, queue: str) -> tuple[object, ...]:
+    words = ["paused" if it.paused else "runs"]
+    if it.skipped_from is not None:
+        words.append(f"missed {time_text(it.skipped_from)} until {time_text(it.skipped_to)} UTC")
+    if it.last_error is not None:
+        words.append(f"failed: {first_line(it.last_error)}")
+    times, state = f"{it.cron} {it.timezone}", ", ".join(words)
+    return it.name, queue, times, it.next_tick, it.last_tick, state

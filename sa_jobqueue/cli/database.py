@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, make_url
+from sqlalchemy import Connection, Engine, Table, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.util import greenlet_spawn
 
@@ -40,8 +40,6 @@ FAREWELL = timedelta(seconds=5)
 
 #: How long an SQLite connection waits for another writer, in seconds.
 BUSY_TIMEOUT = 30.0
-
-IN_MEMORY = (None, "", ":memory:")
 
 
 @dataclass(frozen=True)
@@ -80,15 +78,12 @@ class Databases:
             elif self.engine:
                 found = {"": load_target(self.engine)}
             else:
-                found = {name: _engine_of(url, awaits) for name, url in self._named_urls().items()}
+                named = self._named_urls().items()
+                found = {name: engine_of(url, awaits=awaits) for name, url in named}
         if self.database is not None and self.database not in found:
             known = ", ".join(found) if any(found) else "none has a name"
             raise click.UsageError(f"there is no database {self.database!r} among them: {known}")
-        chosen = {name: it for name, it in found.items() if self.database in (None, name)}
-        for engine in map(self.engine_in, chosen.values()):
-            if self.assume_locks:
-                assume_locks(engine)
-        return chosen
+        return {name: it for name, it in found.items() if self.database in (None, name)}
 
     def engines_now(self) -> dict[str, Engine]:
         """Return the engines of the sources by name."""
@@ -109,11 +104,19 @@ class Databases:
         return named
 
     def open(
-        self, work: Callable[[dict[str, Any], dict[str, Engine]], R], *, awaits: bool = False
+        self,
+        work: Callable[[dict[str, Any], dict[str, Engine]], R],
+        *,
+        awaits: bool = False,
+        threads: bool = False,
     ) -> R:
         """Call `work` with the sources, and with their engines, which have not connected.
 
         They are disposed of afterwards. Engines for asyncio work in an event loop.
+
+        Args:
+            awaits: as for :meth:`sources`.
+            threads: whether it works in threads; then an engine for asyncio is refused.
 
         Raises:
             UsageError, ClickException: as for :meth:`sources`.
@@ -129,20 +132,13 @@ class Databases:
                     with Deadlines(engine, FAREWELL):
                         engine.dispose()
 
-        if not any(engine.dialect.is_async for engine in engines.values()):
-            return disposing()
-        return asyncio.run(greenlet_spawn(disposing))
-
-    def run(self, work: Callable[[Engine], R], *, create_file: bool = False) -> R:
-        """Call `work`, which may work in threads, with the one engine, which has connected."""
-
-        def connected(_: object, engines: dict[str, Engine]) -> R:
-            engine = one_of(engines)
-            refuse_async(engine)
-            connect(engine, create_file=create_file)
-            return work(engine)
-
-        return self.open(connected)
+        awaited = [engine.url for engine in engines.values() if engine.dialect.is_async]
+        if awaited and threads:
+            raise click.ClickException(
+                f"an engine of {awaited[0].drivername} for asyncio cannot be used here: give a "
+                f"synchronous one, or --url, as in {URLS}"
+            )
+        return asyncio.run(greenlet_spawn(disposing)) if awaited else disposing()
 
     def engine_in(self, source: Any) -> Engine:
         """Return the engine of a source.
@@ -158,40 +154,39 @@ class Databases:
                 "async_sessionmaker with an engine, but of the class "
                 f"{type(source).__name__}"  # a text may have a password
             )
+        if self.assume_locks:
+            assume_locks(engine)
         return engine
 
 
-def connect(engine: Engine, tables: Iterable[Table] = (), *, create_file: bool = False) -> None:
+def connect(engine: Engine, tables: Iterable[Table] = ()) -> None:
     """Connect, and refuse a database without these tables.
 
     Raises:
         ClickException: no connection can be made, or a table is missing; says why in one line.
     """
-    if not create_file:
-        check_file(engine)
+    check_file(engine)
     with driver_errors(), engine.connect() as connection:
         require_tables(connection, tables)
 
 
 def check_file(engine: Engine) -> None:
     """Refuse an SQLite file that is missing: a mistyped name would make an empty one."""
-    name = engine.url.database
-    if not database_of_dialect(engine.dialect).one_writer:
-        return
-    if name in IN_MEMORY:
+    name = engine.url.database or ":memory:"
+    one_writer = database_of_dialect(engine.dialect).one_writer
+    if one_writer and not name.startswith("file:") and not Path(name).exists():
         raise click.ClickException(
-            "processes cannot share a database in memory; name a file: sqlite:///FILE"
-        )
-    if not f"{name}".startswith("file:") and not Path(f"{name}").exists():
-        raise click.ClickException(
-            f"there is no file {name}; your migration creates it (alembic upgrade head). "
-            "Or name another database with --url"
+            f"there is no file {name}, and processes cannot share a database in memory; your "
+            "migration creates a file (alembic upgrade head), and --url names it: sqlite:///FILE"
         )
 
 
-def _engine_of(text: str, awaits: bool) -> Any:
+def engine_of(text: str, *, awaits: bool = False) -> Any:
+    """Make an engine of a URL."""
     url = make_url(text)
-    dialect, options = url.get_dialect(), driver_options(url)
+    dialect = url.get_dialect()
+    is_sqlite = url.get_backend_name() == "sqlite"
+    options: Any = {"connect_args": {"timeout": BUSY_TIMEOUT}} if is_sqlite else {}
     if dialect.is_async or (awaits and dialect.get_async_dialect_cls(url).is_async):
         from sqlalchemy.ext.asyncio import create_async_engine  # it needs greenlet
 
@@ -212,15 +207,6 @@ def one_of(found: Mapping[str, R]) -> R:
     return next(iter(found.values()))
 
 
-def refuse_async(engine: Engine) -> None:
-    """Refuse an engine for asyncio, where it would be used in several threads."""
-    if engine.dialect.is_async:
-        raise click.ClickException(
-            f"an engine of {engine.url.drivername} for asyncio cannot be used here: give a "
-            f"synchronous one, or --url, as in {URLS}"
-        )
-
-
 @contextmanager
 def driver_errors() -> Iterator[None]:
     """Turn errors of URLs, and of drivers that SQLAlchemy does not know as such, into click's."""
@@ -231,12 +217,6 @@ def driver_errors() -> Iterator[None]:
     except (ImportError, RuntimeError, OSError, ValueError, ArgumentError) as error:
         hint = "" if isinstance(error, OSError) else f"; write the URL of a database as in {URLS}"
         raise click.ClickException(f"{in_one_line(error)}{hint}") from error
-
-
-def driver_options(url: URL) -> dict[str, Any]:
-    """Return what create_engine() needs besides the URL."""
-    is_sqlite = url.get_backend_name() == "sqlite"
-    return {"connect_args": {"timeout": BUSY_TIMEOUT}} if is_sqlite else {}
 
 
 def require_tables(connection: Connection, tables: Iterable[Table]) -> None:
@@ -255,9 +235,6 @@ def require_tables(connection: Connection, tables: Iterable[Table]) -> None:
 
 
 def shown_url(engine: Engine) -> str:
-    """Return the URL without its passwords, and the path of a file in full."""
+    """Return the URL without its passwords."""
     secret = [name for name in engine.url.query if "pass" in name.lower()]
-    url = engine.url.difference_update_query(secret)
-    if database_of_dialect(engine.dialect).one_writer and url.database not in IN_MEMORY:
-        url = url.set(database=str(Path(str(url.database)).absolute()))
-    return url.render_as_string(hide_password=True)
+    return engine.url.difference_update_query(secret).render_as_string(hide_password=True)

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from inspect import signature
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..bulk import BulkLoad, FileLog, LoadState, Progress, Source
 from ..bulk.manager import status_of
-from ..errors import BrokenLog, InvalidState, LoadStopped, LockTimeout
+from ..errors import LoadStopped
 from ..process import first_signal_stops
 from .command import database_options
-from .database import Databases
+from .database import Databases, connect, driver_errors, one_of
 from .printing import in_one_line, say
 from .targets import load_target
 
-FOLDER = "A new load begins in an empty or missing folder."
 WAYS_ON = "--resume continues the load, --rollback deletes what it has inserted"
 
 
 @click.command()
 @click.argument("source", metavar="MODULE:SOURCE|status")
-@click.option("--log", metavar="DIR", required=True, help=FOLDER)
+@click.option("--log", metavar="DIR", required=True, help="A new load begins in an empty folder.")
 @click.option("--resume", "verb", flag_value="restore", help="Continue after a crash or Ctrl-C.")
 @click.option("--rollback", "verb", flag_value="rollback", help="Delete what was inserted.")
 @click.option("--clean", "verb", flag_value="clean", help="Delete the log of a finished load.")
@@ -42,17 +40,19 @@ def load(source: str, log: str, verb: str | None, databases: Databases) -> None:
     the load after the current batch. Give `status` instead of MODULE:SOURCE to see the
     progress of a load.
     """
-    folder, file_log = Path(log), FileLog(log)
-    try:
-        before = status_of(file_log)
-    except OSError as error:
-        raise click.ClickException(str(error)) from error
+    with driver_errors():
+        before = status_of(FileLog(log))
+    if before.state is LoadState.STARTING and (verb or source == "status"):
+        raise click.ClickException(f"there is no load in {log}")
     if source == "status":
-        if not folder.exists():
-            raise click.ClickException(f"there is no log in {folder}: no such folder")
         say(before)
         return
-    _refuse(before.state, verb, folder)
+    if before.state is LoadState.INSERTING:
+        raise click.ClickException(f"another process works with the load in {log}")
+    if verb is None and before.state not in (LoadState.STARTING, LoadState.CLEANING):
+        way = "--clean makes room for a new load"
+        way = way if before.state is LoadState.CANCELLED else WAYS_ON
+        raise click.ClickException(f"the load in {log} is {before.state}; {way}")
     found = load_target(source)
 
     def run(made: Any) -> None:
@@ -60,17 +60,19 @@ def load(source: str, log: str, verb: str | None, databases: Databases) -> None:
             raise click.ClickException(
                 f"{source!r} is neither a source nor a function that returns one"
             )
-        bulk_load = BulkLoad(made, file_log)
+        bulk_load = BulkLoad(made, FileLog(log))
         with first_signal_stops(bulk_load.stop), _progress_bar(bulk_load, before):
             _call(bulk_load, verb or "run")
         say(bulk_load.status())
 
-    if isinstance(found, Source) or not callable(found):
-        run(found)
-    elif inspect.signature(found).parameters:
-        databases.run(lambda engine: run(found(engine)))
+    def run_on_engine(_: object, engines: dict[str, Engine]) -> None:
+        connect(engine := one_of(engines))
+        run(found(engine))
+
+    if not isinstance(found, Source) and callable(found) and signature(found).parameters:
+        databases.open(run_on_engine, threads=True)
     else:
-        run(found())
+        run(found if isinstance(found, Source) or not callable(found) else found())
 
 
 def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
@@ -81,41 +83,23 @@ def _call(bulk_load: BulkLoad[Any], verb: str) -> None:
     """
     try:
         getattr(bulk_load, verb)()
-    except (LockTimeout, InvalidState, BrokenLog):
-        raise  # their messages name the way out
-    except (SQLAlchemyError, OSError) as error:  # an OSError's text names the file
-        progress = bulk_load.status()
-        reason = str(error) if isinstance(error, OSError) else in_one_line(error)
+    except (SQLAlchemyError, OSError) as error:
+        progress, reason = bulk_load.status(), in_one_line(error)
         if progress.state is LoadState.BLOCKED:
             reason = "stopped" if isinstance(error, LoadStopped) else reason.rstrip(".")
             reason = f"{reason}. {progress}; {WAYS_ON}"
         raise click.ClickException(reason) from error
 
 
-def _refuse(state: LoadState, verb: str | None, folder: Path) -> None:
-    """Refuse to start a load twice, and to resume a load that was never started.
-
-    Raises:
-        ClickException: names the way out.
-    """
-    if state is LoadState.INSERTING:
-        raise click.ClickException(f"another process works with the load in {folder}")
-    if verb is None and state not in (LoadState.STARTING, LoadState.CLEANING):
-        way = "--clean makes room for a new load" if state is LoadState.CANCELLED else WAYS_ON
-        raise click.ClickException(f"the load in {folder} is {state}; {way}")
-    if verb is not None and state is LoadState.STARTING:
-        raise click.ClickException(f"there is no load in {folder}")
-
-
 @contextmanager
 def _progress_bar(bulk_load: BulkLoad[Any], before: Progress) -> Iterator[None]:
     """Show a bar of batches, which starts with the batches that are in already."""
-    state, count = "{task.description}", "{task.completed}/{task.total} batches"
-    with Bar(state, BarColumn(), count, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    with Bar(console=Console(stderr=True)) as bar:
         task = bar.add_task("")
 
         def update(now: Progress) -> None:
-            bar.update(task, description=str(now.state), completed=now.inserted, total=now.batches)
+            told = f"{now.state} {now.inserted}/{now.batches} batches"
+            bar.update(task, description=told, completed=now.inserted, total=now.batches)
 
         update(before)  # a load with nothing left to do reports no progress
         bulk_load.progress = update

@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
+from ..ages import time_text
 from ..counts import Count
 
 
@@ -37,14 +38,9 @@ WIDEST = 10_000
 Rows: TypeAlias = Iterable[Iterable[object]]
 
 
-def print_table(*columns: str | Column, rows: Rows, full: bool = False) -> None:
-    """Print rows, as in :func:`table_of`."""
-    wide_console().print(table_of(*columns, rows=rows, full=full))
-
-
-def wide_console(**options: Any) -> Console:
+def wide_console() -> Console:
     """Return the console; what is no terminal gets each line whole."""
-    console = Console(**options)
+    console = Console()
     if not console.is_terminal:
         console.width = WIDEST
     return console
@@ -83,11 +79,6 @@ def whole(name: str) -> Column:
     return Column(name, no_wrap=True)
 
 
-def time_text(value: datetime | None) -> str:
-    """Write a time of UTC."""
-    return "-" if value is None else f"{value:%Y-%m-%d %H:%M:%S}"
-
-
 def print_json(value: object) -> None:
     """Print JSON: times in ISO 8601, durations in seconds, and what JSON does not have as text."""
     click.echo(json.dumps(value, indent=2, default=_plain))
@@ -104,5 +95,6 @@ def _plain(value: Any) -> object:
 def in_one_line(error: BaseException) -> str:
     """Return an error's text without the statement, the links and the line breaks."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = str(cause.args[-1]) if cause.args else ""  # drivers of MySQL put a number first
+    # Drivers of MySQL put a number first; the text of an OSError names the file.
+    text = str(cause if isinstance(cause, OSError) or not cause.args else cause.args[-1])
     return printable(" ".join(text.split())) or type(cause).__name__

@@ -1,8 +1,9 @@
 """The process of a worker, and ``work --processes N``: N of them, until all end together.
 
-A child that dies is replaced. Those that die soon after their start are replaced after a pause,
-which grows. The first child starts alone: when it fails before it has come to work, the arguments
-are wrong, and the command ends with its exit code.
+A thread for each of the N starts a child, waits for its end, and starts the next. Those that die
+soon after their start are replaced after a pause, which grows. The first child starts alone: when
+it fails before it has come to work, the arguments are wrong, and the command ends with its exit
+code.
 
 A pipe joins the supervisor to each child. When it is closed, because the command is to end or
 because the supervisor was killed, the child finishes its running jobs and ends. This is no signal:
@@ -13,16 +14,14 @@ child that does not end in its time is killed.
 from __future__ import annotations
 
 import logging
-import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
@@ -32,7 +31,7 @@ from ..process import THREADS, first_signal_stops
 
 log = logging.getLogger("sa_jobqueue.cli")
 
-#: How often the supervisor looks at its children, in seconds.
+#: How often the supervisor and its children look at each other, in seconds.
 LOOK_EVERY = 0.1
 
 #: A child that lived for less has died at once, in seconds.
@@ -45,7 +44,10 @@ LONGEST_PAUSE = 60.0
 LAST_SECONDS = 15.0
 
 #: How long a process may take to end after its worker has ended, in seconds.
-LAST_MOMENTS = 1.0
+LAST_MOMENTS = 10.0
+
+#: The trouble of a child until its worker runs.
+NOT_BEGUN = "a worker has not begun"
 
 
 class OwnProcess:
@@ -56,56 +58,49 @@ class OwnProcess:
     """
 
     def __init__(self, pipe: Connection | None = None) -> None:
-        self.pipe = pipe
+        self.is_child = pipe is not None
         # An import may take its time, or hang: before the work the process just ends.
         self._stop: Callable[[], object] = lambda: os._exit(0)
+        self._trouble: Callable[[], str | None] = lambda: NOT_BEGUN
         if pipe is not None:
-            THREADS.start(partial(self._listen, pipe), name="sa_jobqueue listen")
+            THREADS.start(partial(self._talk, pipe), name="sa_jobqueue supervised")
 
-    def begin_work(self, stop: Callable[[], object], trouble: Callable[[], str | None]) -> None:
-        """Tell the supervisor that the worker runs; from now on `stop` is how it ends.
+    @contextmanager
+    def working(
+        self, stop: Callable[[], object], trouble: Callable[[], str | None]
+    ) -> Iterator[None]:
+        """Let the supervisor end the work in the block; end the process soon after it.
+
+        Python waits at its end for threads that nobody can stop, such as those of
+        asyncio.to_thread(). The worker has ended, and has released their jobs.
 
         Args:
             trouble: tells why the worker cannot claim; the supervisor hears of each change.
         """
-        self._stop = stop
-        if self.pipe is not None:
-            THREADS.start(partial(self._tell, self.pipe, trouble), name="sa_jobqueue tell")
+        self._stop, self._trouble, exit_code = stop, trouble, 1
+        try:
+            yield
+            exit_code = 0
+        finally:
+            THREADS.start(partial(_end, exit_code), name="sa_jobqueue end")
 
-    def _tell(self, pipe: Connection, trouble: Callable[[], str | None]) -> None:
-        told: object = self
-        with suppress(OSError):  # the supervisor is gone: the other thread notices that, too
-            while True:
-                if (now := trouble()) != told:
-                    pipe.send(now)
-                    told = now
-                time.sleep(1)
-
-    def _listen(self, pipe: Connection) -> None:
+    def _talk(self, pipe: Connection) -> None:
+        told: str | None = NOT_BEGUN
         with suppress(EOFError, OSError):
-            pipe.recv()
+            while not pipe.poll(LOOK_EVERY):  # nothing is ever sent to us, but the end
+                if (now := self._trouble()) != told:
+                    pipe.send(told := now)
         self._stop()
 
-    def end_at(self, moment: float, exit_code: int) -> None:
-        """End the process then, by time.monotonic(), whatever still runs in it.
 
-        Python waits at its end for threads that nobody can stop, such as those of
-        asyncio.to_thread(). The worker has ended, and has released their jobs.
-        """
-
-        def end() -> None:
-            time.sleep(max(moment - time.monotonic(), LAST_MOMENTS))
-            main = threading.main_thread()
-            threads = [it for it in threading.enumerate() if not it.daemon and it is not main]
-            names = ", ".join(sorted(it.name for it in threads))
-            running = f", although threads still run: {names}" if names else ""
-            log.error("the worker has ended, and its process has not: it is ended%s", running)
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):  # nobody may read it any more
-                    stream.flush()
-            os._exit(exit_code)
-
-        THREADS.start(end, name="sa_jobqueue end")
+def _end(exit_code: int) -> None:
+    time.sleep(LAST_MOMENTS)
+    running = ", ".join(sorted(it.name for it in threading.enumerate() if not it.daemon))
+    log.error("the worker has ended, and its process is ended, although these run: %s", running)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # nobody may read it any more
+            stream.flush()
+    os._exit(exit_code)
 
 
 def run_child(pipe: Connection) -> None:
@@ -114,53 +109,6 @@ def run_child(pipe: Connection) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
     cli(prog_name="sa-jobqueue", obj=OwnProcess(pipe))
-
-
-@dataclass
-class Post:
-    """One of the N posts for children.
-
-    Attributes:
-        number: 1, 2, ..
-        began: when its child was started, by time.monotonic().
-        start_at: when its next child is to be started.
-        short_lives: how many of its children in a row have died at once, or could not be started.
-        trouble: why its child cannot claim, as it was last told; None: it claims.
-    """
-
-    number: int
-    process: SpawnProcess | None = None
-    pipe: Connection | None = None
-    began: float = 0.0
-    start_at: float = 0.0
-    short_lives: int = 0
-    trouble: str | None = "a worker has not begun"
-
-    def start(self) -> None:
-        """Start a child, which has our sys.argv."""
-        self.trouble = "a worker has not begun"
-        context = multiprocessing.get_context("spawn")
-        self.pipe, pipe_of_child = context.Pipe()
-        process = context.Process(target=run_child, args=(pipe_of_child,))
-        self.began = time.monotonic()
-        with pipe_of_child:
-            process.start()
-        self.process = process
-
-    def works(self) -> bool:
-        """Hear what the child tells; tell whether it has said that its worker runs."""
-        with suppress(EOFError, OSError):  # it has ended
-            if self.pipe is not None and self.pipe.poll():
-                self.trouble = self.pipe.recv()
-                return True
-        return False
-
-    def pause_after(self, life: float) -> float:
-        """Return how long to wait before a child that lived so long is replaced, in seconds."""
-        self.short_lives = self.short_lives + 1 if life < SHORT_LIFE else 0
-        pause = min(2.0 ** (self.short_lives - 1), LONGEST_PAUSE) if self.short_lives else 0.0
-        self.start_at = time.monotonic() + pause
-        return pause
 
 
 class Supervisor:
@@ -175,98 +123,89 @@ class Supervisor:
     def __init__(self, processes: int, *, drain: bool, grace: timedelta) -> None:
         self._drain = drain
         self._patience = grace.total_seconds() + LAST_SECONDS
-        self._posts = [Post(number) for number in range(1, processes + 1)]
-        self._has_worked = self._ending = False
-        self._asked = THREADS.flag()
-        self._kill_at = math.inf
+        self._troubles: dict[int, str | None] = dict.fromkeys(range(1, processes + 1), NOT_BEGUN)
+        self._children: dict[int, SpawnProcess] = {}
+        self._has_worked, self._ending = THREADS.flag(), THREADS.flag()
         self._exit_code = 0
 
     @property
     def trouble(self) -> str | None:
         """Why a child cannot claim; None: all of them claim."""
-        if self._ending:
+        if self._ending.is_set():
             return "the workers are to stop"
-        return next((post.trouble for post in tuple(self._posts) if post.trouble), None)
+        return next(filter(None, tuple(self._troubles.values())), None)
 
     def run(self) -> int:
         """Supervise until all children have ended; return the exit code.
 
         Raises:
             KeyboardInterrupt: a second signal came; all children were killed.
-            OSError: no first child could be started.
         """
         try:
-            with first_signal_stops(self._asked.set):
-                while self._posts:
-                    self._look()
+            with first_signal_stops(self._end):
+                for number in tuple(self._troubles):
+                    THREADS.start(partial(self._keep, number), name=f"worker {number}")
+                    while not self._has_worked.wait(LOOK_EVERY):
+                        pass  # the others wait for the first
+                while self._troubles:
                     time.sleep(LOOK_EVERY)
         finally:
-            for post in self._posts:
-                if post.process is not None:
-                    post.process.kill()
-                    post.process.join()
+            for child in self._children.values():
+                child.kill()
         return self._exit_code
 
-    def _look(self) -> None:
-        """Start children that are due, note what became of the others, and end them in time."""
-        if self._asked.is_set() and not self._ending:
-            log.info("stopping the workers")
-            self._end()
-        for post in tuple(self._posts):
-            if post.process is not None:
-                self._look_at(post, post.process)
-            elif self._ending:
-                self._posts.remove(post)
-            elif post.start_at <= time.monotonic():
-                self._fill(post)
-            if not self._has_worked and not self._ending:
-                return  # the others wait for the first
-
-    def _fill(self, post: Post) -> None:
-        """Start a child; if the system cannot start a process now, try again later."""
-        try:
-            post.start()
-        except OSError as error:
-            if not self._has_worked:
-                raise
-            told = "worker %d cannot be started, and is tried again in %g s: %s"
-            log.error(told, post.number, post.pause_after(0.0), error)
-
-    def _look_at(self, post: Post, process: SpawnProcess) -> None:
-        """Replace a child that has ended, or end with it; kill it if it is late."""
-        code = process.exitcode  # before we listen: then nothing more is said
-        if not self._ending:
-            self._has_worked = post.works() or self._has_worked
-        name = f"worker {post.number} (process {process.pid})"
-        if code is None:
-            if time.monotonic() >= self._kill_at:
-                asked = f"has not ended {self._patience:g} s after it was asked to"
-                log.error("%s %s, and is killed; a reap returns its jobs to the queue", name, asked)
-                process.kill()
-                process.join()
-            return
-        post.process = None
-        if self._ending or not self._has_worked:
-            self._exit_code = self._exit_code or (code if code >= 0 else 128 - code)
-            self._end()
-        elif not (self._drain and code == 0):
-            pause = post.pause_after(time.monotonic() - post.began)
-            how = (
-                f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
-            )
-            wait = f" in {pause:g} s" if pause else ""
-            if code:
-                log.warning("%s has ended with %s, and is replaced%s", name, how, wait)
-            else:
-                log.info("%s has ended as it was told to, and is replaced%s", name, wait)
-            return
-        self._posts.remove(post)
-
     def _end(self) -> None:
-        """Have all children finish their running jobs, and end."""
-        if self._ending:
-            return
-        self._ending, self._kill_at = True, time.monotonic() + self._patience
-        for post in self._posts:
-            if post.pipe is not None:
-                post.pipe.close()
+        self._ending.set()
+        self._has_worked.set()
+
+    def _keep(self, number: int) -> None:
+        """Keep a child at work, until all are to end."""
+        pause = 0.0
+        while not self._ending.wait(pause):
+            began = time.monotonic()
+            code, name = self._run_child(number)
+            if self._ending.is_set() or not (self._has_worked.is_set() or code == 0):
+                self._exit_code = self._exit_code or (code if code >= 0 else 128 - code)
+                self._end()
+            elif self._drain and code == 0:
+                break
+            else:
+                short = time.monotonic() - began < SHORT_LIFE
+                pause = min(2 * pause or 1.0, LONGEST_PAUSE) if short else 0.0
+                how = f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"code {code}"
+                if code:
+                    log.warning("%s has ended with %s, and is replaced in %g s", name, how, pause)
+                else:
+                    log.info("%s has ended, and is replaced in %g s", name, pause)
+        self._has_worked.set()
+        del self._troubles[number]
+
+    def _run_child(self, number: int) -> tuple[int, str]:
+        """Start a child, which has our sys.argv, and see it to its end; return its exit code."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        child = context.Process(target=run_child, args=(theirs,))
+        self._troubles[number] = NOT_BEGUN
+        try:
+            child.start()
+        except OSError as error:
+            log.error("worker %d cannot be started: %s", number, error)
+            return 1, f"worker {number}"
+        finally:
+            theirs.close()
+        self._children[number] = child
+        with ours, suppress(EOFError, ConnectionError):  # it has ended
+            while not self._ending.is_set():
+                if ours.poll(LOOK_EVERY):
+                    self._troubles[number] = ours.recv()
+                    self._has_worked.set()
+                elif child.exitcode is not None:  # a process that it has forked has the pipe
+                    break
+        child.join(self._patience)
+        name = f"worker {number} (process {child.pid})"
+        if child.exitcode is None:
+            asked = f"has not ended {self._patience:g} s after it was asked to"
+            log.error("%s %s, and is killed; a reap returns its jobs to the queue", name, asked)
+            child.kill()
+            child.join()
+        return child.exitcode or 0, name

@@ -10,28 +10,28 @@ import re
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from textwrap import wrap
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from ..ages import age_text, count_text, duration_text, rate_text, rough_text
-from ..control import HOST_LENGTH, WorkerInfo, paused, tables_for
-from ..control import workers as list_workers
+from .. import control
+from ..ages import age_text, count_text, duration_text, rate_text, rough_text, time_text
 from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete
 from ..counts.count import has_table
+from ..counts.stats import count_statuses
 from ..databases import database_of_dialect
 from ..doctor import Report, examine
 from ..doctor.examination import Severity
@@ -44,21 +44,21 @@ from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue, claim_statements
 from ..steering import key_text
 from ..worker.deadlines import Deadlines
-from . import options
-from .command import PATIENCE, Place, command
-from .database import shown_url
-from .options import flag, number, plain_command, seconds, text
-from .printing import (
-    in_one_line,
-    print_table,
-    printable,
-    right,
-    say,
-    table_of,
-    time_text,
-    whole,
-    wide_console,
+from .command import (
+    PATIENCE,
+    TARGETS,
+    Place,
+    command,
+    flag,
+    given,
+    number,
+    plain_command,
+    seconds,
+    show,
+    text,
 )
+from .database import shown_url
+from .printing import in_one_line, printable, right, say, table_of, whole, wide_console
 from .targets import load_queues
 
 R = TypeVar("R")
@@ -72,62 +72,76 @@ def status(at: Place) -> Any:
     by status, and reads all rows; --json does not.
     """
     seen = _look(at)
-    if at.as_json:
+    if given("as_json"):
         return [_data(*each) for each in zip(at.queues, seen.values(), strict=True)]
     (target, queue), *others = at.queues.items()
-    if not others and target in at.targets:
+    if not others and target in given("targets"):
         counts = at.read(queue.count_by_status)
-        print_table("status", right("jobs"), rows=counts.items())
+        Console().print(table_of("status", right("jobs"), rows=counts.items()))
     Console().print(overview_table(seen))
     for name, each in seen.items():
         if each.paused is not None:
             _say_paused(name, each.paused)
-    for queue in {queue.mapping.table.metadata: queue for queue in at.queues.values()}.values():
-        at.read(partial(_say_groups, queue=queue))
+    for line in _waits(at):
+        say(line)
     return None
 
 
-def _say_groups(session: Session, queue: JobQueue[Any]) -> None:
-    """Say how far the groups are that jobs wait for, if there are any."""
-    groups = beside(queue.mapping, GROUPS)
-    if groups is None or not has_table(session.connection(), groups.table):
-        return
-    number, progress = progress_of_all(session, queue.mapping.entity)
-    if number:
-        bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
-        done = f"{progress.done:,} of {progress.total:,} members are done"
-        say(f"jobs wait for {count_text(number, 'group')}: {done}{bad}")
+def _waits(at: Place) -> list[str]:
+    """Tell for how many groups and signals jobs wait, in lines."""
+    return at.read(lambda session: [*_waits_in(session, at.queues.values())])
+
+
+def _waits_in(session: Session, queues: Collection[JobQueue[Any]]) -> Iterator[str]:
+    for queue in {queue.mapping.table.metadata: queue for queue in queues}.values():
+        groups = beside(queue.mapping, GROUPS)
+        if groups is None or not has_table(session.connection(), groups.table):
+            continue
+        number, progress = progress_of_all(session, queue.mapping.entity)
+        if number:
+            bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
+            done = f"{progress.done:,} of {progress.total:,} members are done"
+            yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
+    workflows = dict.fromkeys(getattr(queue, "workflow", None) for queue in queues)
+    for workflow in filter(None, workflows):
+        for status, count in count_statuses(session, workflow.entity, workflow.signals).items():
+            if count is None or count.number:
+                yield f"{status!r} of {workflow.mapping}: {count or 'not indexed'}, until a signal"
 
 
 #: From this width on, `top` draws how many jobs were due at its last looks, so many.
 WIDE, LOOKS = 100, 20
 
 
-REFRESH, EVERY = "The time between refreshes.", timedelta(seconds=2)
-
-
 @command(together=True)
-def top(places: dict[str, Place], every: timedelta = seconds(REFRESH, EVERY)) -> None:
+def top(
+    engines: dict[str, Engine],
+    queues: dict[str, JobQueue[Any]],
+    every: timedelta = seconds("The time between refreshes.", timedelta(seconds=2)),
+) -> None:
     """Watch queues in the terminal until q or Ctrl-C."""
     seen: dict[str, QueueStats] = {}
     lately: dict[str, deque[int]] = {}
-    where = ", ".join(name or shown_url(at.engine) for name, at in places.items())
+    waits: dict[str, list[str]] = {}
+    where = ", ".join(name or shown_url(engine) for name, engine in engines.items())
     stop = THREADS.flag()
     with first_signal_stops(stop.set), q_stops(stop.set), Live(auto_refresh=False) as live:
         while True:
             problems = []
-            for name, at in places.items():
+            for name, engine in engines.items():
                 try:
-                    with Deadlines(at.engine, PATIENCE):
-                        found = {f"{name} {queue}".lstrip(): it for queue, it in _look(at).items()}
-                except DBAPIError as error:  # a server that is away is asked again
+                    with Deadlines(engine, PATIENCE):
+                        looked = _look(at := Place(engine, queues))
+                        found = {f"{name} {queue}".lstrip(): it for queue, it in looked.items()}
+                        waits[name] = [f"{name} {line}".lstrip() for line in _waits(at)]
+                except (DBAPIError, OSError) as error:  # a server that is away is asked again
                     problems.append(f"{name} not read, tried again: {in_one_line(error)}".lstrip())
                     continue
                 seen |= found
                 for queue, stats in found.items():
                     lately.setdefault(queue, deque(maxlen=LOOKS)).append(stats.due.number)
             drawn = lately if live.console.width >= WIDE else {}
-            live.update(picture(seen, where, problems, drawn), refresh=True)
+            live.update(picture(seen, where, problems, drawn, waits), refresh=True)
             if stop.wait(every.total_seconds()):
                 return
 
@@ -177,7 +191,7 @@ def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -
             data.append({"queue": queue_name(queue), "key": job.key, **told, **last})
             rows.append((name, key_text(job.key), *told.values(), first_line(job.last_error)))
     columns = ("queue", whole("key"), "job", right("tries"), whole("failed at (UTC)"), "error")
-    return at.show(data, *columns, rows=rows)
+    return show(data, *columns, rows=rows)
 
 
 def _look(at: Place) -> dict[str, QueueStats]:
@@ -189,17 +203,20 @@ def picture(
     where: str,
     problems: Iterable[str] = (),
     lately: Mapping[str, Sequence[int]] | None = None,
+    waits: Mapping[str, Iterable[str]] | None = None,
 ) -> RenderableType:
     """Lay out a refresh: where and when, the queues with trouble first, and what is wrong.
 
     Args:
         lately: how many jobs of a queue were due at the last looks, to be drawn.
+        waits: for what jobs wait in a database, in lines.
     """
     when = f"{datetime.now(UTC):%H:%M:%S} UTC"
     head = Text(f"{when}  {where}", style="dim", no_wrap=True, overflow="ellipsis")
     sorted_seen = sorted(seen.items(), key=lambda each: -len(each[1].worries))
     table = overview_table(dict(sorted_seen), lately)
-    return Group(head, table, *(Text(problem, style="red") for problem in problems))
+    lines = map(Text, chain.from_iterable((waits or {}).values()))
+    return Group(head, table, *lines, *(Text(problem, style="red") for problem in problems))
 
 
 #: The bars of a plot, from 0 to the most.
@@ -258,7 +275,7 @@ def _workers_text(seen: QueueStats) -> Text | None:
 
 
 def _say_paused(queue: str, since: datetime) -> None:
-    say(f"{queue} is paused since {time_text(since.astimezone(UTC))} UTC")
+    say(f"{queue} is paused since {time_text(since)} UTC")
 
 
 @command("full", "as_json")
@@ -267,7 +284,7 @@ def workers(at: Place) -> Any:
 
     They are those of the applications that the queues belong to.
     """
-    pauses, found = listed(at, paused), listed(at, list_workers)
+    pauses, found = listed(at, control.paused), listed(at, control.workers)
     columns = (whole("worker"), whole("state"), "host", right("pid"), "queues", right("jobs"))
     rows = (
         (it.name, it.state.name.lower(), it.host, str(it.pid), queues, it.jobs, f"{seen} ago")
@@ -277,52 +294,51 @@ def workers(at: Place) -> Any:
     )
     data = [{**vars(it), "state": it.state.name.lower()} for it in found]
     told = {"workers": data, "paused": list(map(vars, pauses))}
-    shown = at.show(told, *columns, whole("seen"), rows=rows)
-    for pause in () if at.as_json else pauses:
+    shown = show(told, *columns, whole("seen"), rows=rows)
+    for pause in () if given("as_json") else pauses:
         _say_paused(at.called(pause.queue), pause.since)
     return shown
 
 
 def listed(at: Place, in_tables: Callable[..., list[R]]) -> list[R]:
     """Read the control tables of the queues, each once; queues without them are an error."""
-    found = (tables_for(None, queue) for queue in at.queues.values())
+    found = (control.tables_for(None, queue) for queue in at.queues.values())
     each_once = {id(tables): tables for tables in found}.values()
     return at.read(
         lambda session: [it for tables in each_once for it in in_tables(session, tables=tables)]
     )
 
 
-def workers_of(at: Place) -> list[WorkerInfo]:
+def workers_of(at: Place) -> list[control.WorkerInfo]:
     """Return the workers that take jobs of the queues."""
     names = set(map(queue_name, at.queues.values()))
-    return [it for it in listed(at, list_workers) if names.intersection(it.queues)]
+    return [it for it in listed(at, control.workers) if names.intersection(it.queues)]
 
 
 #: A worker writes its row once in a minute, give or take a fifth.
 WITHIN = timedelta(seconds=150)
-WROTE = "A worker of this host wrote its row in this time."
 
 
 @command()
-def health(at: Place, within: timedelta = seconds(WROTE, WITHIN)) -> None:
+def health(at: Place) -> None:
     """Tell by the exit code whether this host works on the queues.
 
-    The database answers, the tables are there, and a worker of this host is at work. Without
-    control tables, nothing tells of workers.
+    The database answers, the tables are there, and a worker of this host is at work: it has
+    written its row within 150 seconds. Without control tables, nothing tells of workers.
     """
     known = {name: it for name, it in at.queues.items() if beside(it.mapping, CONTROL)}
     if not known:
         say("ok: the database answers, and the tables are there")
         return
-    host = socket.gethostname()
-    found = [it for it in workers_of(replace(at, queues=known)) if it.host == host[:HOST_LENGTH]]
-    young = [it for it in found if datetime.now(UTC) - it.seen_at <= within]
+    host, now = socket.gethostname()[: control.HOST_LENGTH], datetime.now(UTC)
+    found = [it for it in workers_of(replace(at, queues=known)) if it.host == host]
+    young = [it for it in found if now - it.seen_at <= WITHIN]
     alive = [it for it in young if it.state not in (OwnerState.DEAD, OwnerState.STUCK)]
     if not alive:
         stuck = next((f"; one is stuck in {it.stuck}" for it in young if it.stuck), "")
         raise click.ClickException(
             f"no worker of {host} is at work: {len(found)} listed, {len(young)} seen within "
-            f"{duration_text(within)}{printable(stuck)}"
+            f"{duration_text(WITHIN)}{printable(stuck)}"
         )
     say(f"ok: {len(alive)} workers of {host} are at work")
 
@@ -360,29 +376,25 @@ def doctor(
 
 def _print_report(name: str, report: Report, *, full: bool) -> None:
     """Print the findings with their fixes, then what is well in one line, then a summary."""
-    console = wide_console(soft_wrap=True, highlight=False)
-    console.print(Text(f"{name}: {report.queue} on {report.database}", style="bold"))
-    indent = " " * 18
-    width = max(console.width - len(indent), 20)
-    for finding in (*report.findings, *(report.facts if full else ())):
-        severity = (f"{finding.severity:<8}", STYLES[finding.severity])
-        lines = wrap(printable(finding.message), width, break_on_hyphens=False)
-        lines += [f"fix: {printable(finding.fix)}"] if finding.fix else []
-        check = (f"{finding.check + ' ':<10}", "dim")
-        console.print(Text.assemble(severity, check, f"\n{indent}".join(lines)))
+    console, lines = wide_console(), Table.grid(Column(width=8), Column(width=10), "")
+    for it in (*report.findings, *(report.facts if full else ())):
+        fix = f"\nfix: {printable(it.fix)}" if it.fix else ""
+        severity, check = Text(it.severity, STYLES[it.severity]), Text(it.check, "dim")
+        lines.add_row(severity, check, Text(f"{printable(it.message)}{fix}"))
     if report.facts and not full:
         well = ", ".join(dict.fromkeys(fact.check for fact in report.facts))
-        console.print(Text.assemble((f"{'ok':<8}", "green"), (well, "dim")))
+        lines.add_row(Text("ok", "green"), "", Text(well, "dim"))
     counts = (count_text(len(report.errors), "error"), count_text(len(report.warnings), "warning"))
-    console.print(", ".join(counts) if report.findings else "all is well")
+    console.print(Text(f"{name}: {report.queue} on {report.database}", "bold"), lines)
+    console.print(Text(", ".join(counts) if report.findings else "all is well"))
 
 
-DIALECTS = "postgresql, mysql, mariadb or sqlite."
+@plain_command(TARGETS)
+def sql(targets: tuple[str, ...], dialect: str = text("The database.", required=True)) -> None:
+    """Print the SQL that claims jobs, for the newest server.
 
-
-@plain_command(options.targets)
-def sql(targets: tuple[str, ...], dialect: str = text(DIALECTS, required=True)) -> None:
-    """Print the SQL that claims jobs, for the newest server."""
+    The databases are postgresql, mysql, mariadb and sqlite.
+    """
     # Named parameters: those of a driver would be %s or ?.
     kind: Any = make_url(f"{dialect}://").get_dialect()
     made = kind(paramstyle="named")

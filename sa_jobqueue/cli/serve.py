@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -18,34 +16,30 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import click
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from ..counts import overview, workers_needed
 from ..model.columns import first_line
-from ..model.keys import queue_name
 from ..process import THREADS, first_signal_stops
+from ..queue import JobQueue
 from . import logs
-from .command import Place, command
-from .options import flag, number, seconds, text
+from .command import Place, command, flag, number, seconds, text
 from .printing import print_json, say
-
-#: Names the folder where processes count; the name is that of prometheus_client.
-COUNTS = "PROMETHEUS_MULTIPROC_DIR"
-
 
 HOST = text("The address to listen on.", default="127.0.0.1")
 ALLOW_HOST = text("Another name of this server, beside its own.", multiple=True)
-PROXY = "The address of a proxy whose X-Forwarded headers are true."
 
 
-@command(tables=False, threads=True, together=True)
+@command(threads=True, together=True)
 def web(
-    places: dict[str, Place],
+    engines: dict[str, Engine],
+    queues: dict[str, JobQueue[Any]],
     host: str = HOST,
     port: int = number("The port; 0: any that is free.", least=0, most=65535, default=8000),
     read_only: bool = flag("Show the queues, but allow no changes."),
     allow_host: tuple[str, ...] = ALLOW_HOST,
-    proxy: tuple[str, ...] = text(PROXY, multiple=True),
+    proxy: tuple[str, ...] = text("A proxy whose X-Forwarded headers are true.", multiple=True),
     root_path: str = text("The path that a proxy has removed, such as /jobs.", default=""),
     log_level: str | None = logs.LEVEL,
     log_json: bool = logs.AS_JSON,
@@ -55,8 +49,6 @@ def web(
     Open the address that the command prints. Everybody who has this address can see and change the
     queues. The log has each change.
     """
-    queues = next(iter(places.values())).queues
-    engines = {name: at.engine for name, at in places.items()}
     logs.set_up_logging(log_level, as_json=log_json)
     with extra("web"):
         import uvicorn
@@ -81,16 +73,14 @@ def web(
         uvicorn.Server(config).run([listening])
 
 
-DRAIN_IN = "Print, as JSON, how many workers finish the due jobs in this time."
-
-
 @command(threads=True, together=True)
 def metrics(
-    places: dict[str, Place],
+    engines: dict[str, Engine],
+    queues: dict[str, JobQueue[Any]],
     host: str = HOST,
     port: int = number("The port to listen on.", most=65535, default=9100),
     allow_host: tuple[str, ...] = ALLOW_HOST,
-    drain_in: timedelta | None = seconds(DRAIN_IN),
+    drain_in: timedelta | None = seconds("Print how many workers finish the due jobs in so long."),
 ) -> None:
     """Serve metrics of queues to Prometheus until Ctrl-C.
 
@@ -98,29 +88,15 @@ def metrics(
     indexes alone. If PROMETHEUS_MULTIPROC_DIR names a folder, each scrape also has what other
     processes count there.
     """
-    queues = next(iter(places.values())).queues
     if drain_in is not None:
-        needed = {name: _needed(at, drain_in) for name, at in places.items()}
+        needed = {name: _needed(Place(it, queues, name), drain_in) for name, it in engines.items()}
         print_json(needed.get("", needed))
         click.get_current_context().exit(int(None in needed.values()))
     with extra("prometheus"):
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.exposition import choose_encoder
+        from prometheus_client import exposition
 
-        from ..prometheus import ProcessCounts, QueueCollector
-    shared = Counter(map(queue_name, queues.values()))
-    labelled = {  # by names, as count_events has them; by targets if these are equal
-        target if shared[queue_name(queue)] > 1 else queue_name(queue): queue
-        for target, queue in queues.items()
-    }
-    engines = {name: at.engine for name, at in places.items()}
-    registry = CollectorRegistry()
-    registry.register(QueueCollector(engines.get("", engines), labelled))
-    if COUNTS in os.environ:
-        try:
-            ProcessCounts(registry)  # type: ignore[no-untyped-call]  # theirs
-        except ValueError as error:
-            raise click.ClickException(f"{COUNTS}={os.environ[COUNTS]} is no folder") from error
+        from ..prometheus import registry_of
+    registry = registry_of(engines.get("", engines), queues)
     is_ours, reads = hosts(host, *allow_host), threading.Lock()
 
     def scrape(headers: Message, _path: str) -> Answer:
@@ -129,7 +105,7 @@ def metrics(
         if not reads.acquire(timeout=QUIET):
             return 503, PLAIN, b"Another scrape waits for the database.\n"
         try:
-            encode, kind = choose_encoder(headers.get("Accept", ""))
+            encode, kind = exposition.choose_encoder(headers.get("Accept", ""))
             return 200, kind, encode(registry)
         except DBAPIError as error:
             return 503, PLAIN, f"The database cannot be read: {first_line(error.orig)}\n".encode()

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import click
@@ -34,13 +35,12 @@ def load_target(target: str) -> Any:
     if not module_name or not name:
         raise click.ClickException(f"{target!r} is not MODULE:NAME, as in shop.models:Email")
     found = _import(module_name)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            close = " or ".join(map(repr, get_close_matches(part, dir(found))))
-            hint = f"; did you mean {close}?" if close else _queues_there(module_name)
-            raise click.ClickException(f"{module_name!r} has no {name!r}{hint}")
-        found = getattr(found, part)
-    return found
+    try:
+        return attrgetter(name)(found)
+    except AttributeError as error:
+        close = " or ".join(map(repr, get_close_matches(str(error.name), dir(error.obj))))
+        hint = f"; did you mean {close}?" if close else _queues_there(module_name)
+        raise click.ClickException(f"{module_name!r} has no {name!r}{hint}") from error
 
 
 def load_lanes(targets: Iterable[str]) -> dict[str, Found]:

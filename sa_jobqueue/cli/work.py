@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from inspect import isawaitable
 from itertools import product
@@ -16,18 +16,15 @@ import click
 from sqlalchemy import Connection, Engine
 from sqlalchemy.util import await_only
 
-from ..process import SIGNALS, THREADS, Runtime, first_signal_stops, function_name
+from ..process import SIGNALS, THREADS, first_signal_stops, function_name
 from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from . import logs
-from .command import database_options
+from .command import TARGETS, database_options, flag, number, plain_command, seconds, text
 from .database import Databases, check_file, driver_errors, require_tables
-from .options import flag, number, plain_command, seconds, text
-from .options import targets as targets_argument
 from .processes import OwnProcess, Supervisor
 from .serve import answer_probes
-from .tally import Tally
 from .targets import load_lanes, load_target
 
 log = logging.getLogger("sa_jobqueue.cli")
@@ -35,10 +32,7 @@ log = logging.getLogger("sa_jobqueue.cli")
 ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 
 
-AFTER_STOP = "The time that running handlers have after SIGTERM or Ctrl-C."
-
-
-@plain_command(targets_argument)
+@plain_command(TARGETS)
 @database_options
 def work(
     databases: Databases,
@@ -49,7 +43,7 @@ def work(
     limit: int | None = number("Hold at most N jobs.  [default: --concurrency, or more]"),
     drain: bool = flag("Stop when the queues are empty."),
     poll: timedelta = seconds("The longest pause of an idle worker.", LONGEST_POLL),
-    grace: timedelta = seconds(AFTER_STOP, GRACE, zero=True),
+    grace: timedelta = seconds("How long handlers may go on at the end.", GRACE, zero=True),
     max_runtime: timedelta | None = seconds("Claims that are older are reaped.  [default: none]"),
     health_port: int | None = number("Answer GET /live and GET /ready on this port.", most=65_535),
     max_jobs: int | None = number("End the process after N jobs; --processes replaces it."),
@@ -70,7 +64,7 @@ def work(
     """
     context = click.get_current_context()
     own = context.find_object(OwnProcess)
-    supervised = own is not None and own.pipe is not None
+    supervised = own is not None and own.is_child
     if processes is not None and not supervised:
         logs.set_up_logging(log_level, as_json=log_json)
         supervisor = Supervisor(processes, drain=drain, grace=grace)
@@ -78,7 +72,7 @@ def work(
             answer_probes(health_port, live=lambda: None, ready=lambda: supervisor.trouble)
         context.exit(supervisor.run())
     lanes, unhandled = _load_lanes(targets, handler)
-    tally = Tally(lanes.values(), quiet=logs.set_up_logging(log_level, as_json=log_json))
+    tally = logs.Tally(lanes.values(), quiet=logs.set_up_logging(log_level, as_json=log_json))
     if unhandled:
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
     if setup is not None:
@@ -99,14 +93,20 @@ def work(
                     f" and {engine.url.drivername} is {'not ' * part.is_async}for asyncio: name a "
                     f"driver of the other kind, {ASYNC_DRIVERS} for async def, or run two commands"
                 )
-        kind, runtime = _worker_kind(is_async=parts[0].is_async)
+        kind: Any = Worker
+        runtime = THREADS
+        if parts[0].is_async:
+            from ..asyncio.worker import TASKS, AsyncWorker  # it needs greenlet
+
+            kind, runtime = AsyncWorker, TASKS
         source = sources.get("", databases.sources if databases.engines else sources)
         worker = kind(source, list(lanes.values()), **options)
+        most.stop = worker.stop
         if health_port is not None and not supervised:
             answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
         now = databases.engines_now if databases.engines else lambda: engines
         with tally.told_each_minute(runtime, now):
-            return _run_worker(worker, lanes, own, most, grace)
+            return _run_worker(worker, lanes, own)
 
     try:
         stopped = databases.open(run, awaits=any(part.is_async for part in parts))
@@ -133,11 +133,10 @@ class Most:
         """Count a job that was finished; stop the worker if it was the last one."""
         told = None if self._on_outcome is None else self._on_outcome(job, outcome)
         self._done += 1
-        if self._done == self._jobs:
-            log.info("the worker has done %d jobs, and ends", self._done)
-            self.stop()
-        elif self._megabytes is not None and memory_used() > self._megabytes:
-            log.info("the worker has used more than %d MB, and ends", self._megabytes)
+        is_full = self._megabytes is not None and memory_used() > self._megabytes
+        if is_full or self._done == self._jobs:
+            why = f": it has used more than {self._megabytes} MB" if is_full else ""
+            log.info("the worker has done %d jobs, and ends%s", self._done, why)
             self._megabytes = None
             self.stop()
         return told
@@ -154,48 +153,26 @@ def memory_used() -> float:
 def _load_lanes(
     targets: Sequence[str], handler: str | None
 ) -> tuple[dict[str, Lane[Any]], list[str]]:
-    """Return the lanes of a worker by the names of their targets, and the queues without handlers.
+    """Return the lanes of a worker by the names of their targets, and the queues to leave alone.
+
+    Those of a module that have no handler are left alone, unless nothing in the modules has one.
 
     Raises:
-        UsageError: a queue that is named has no handler, or nothing in the modules has one.
+        ArgumentError: a queue has no handler, or there is no queue that --handler can be for.
     """
-    found = load_lanes(targets)
-    if handler is not None:
-        (name, queue), *others = found.items()
-        if others or not isinstance(queue, JobQueue):
-            raise click.UsageError(f"--handler is for one queue, not {', '.join(found)}")
-        return {name: lanes_of(queue, load_target(handler))[0]}, []
-    without = [
-        name for name, it in found.items() if isinstance(it, JobQueue) and it.handled_by is None
-    ]
-    if set(without).intersection(targets) or len(without) == len(found):
-        raise click.UsageError(
-            f"{', '.join(without)} has no handler: declare one with @queue.handler, or name one "
-            "queue, MODULE:QUEUE, and give --handler MODULE:FUNCTION"
-        )
-    handled = [name for name in found if name not in without]
-    lanes: tuple[Lane[Any], ...] = lanes_of([found[name] for name in handled], None)
-    return dict(zip(handled, lanes, strict=True)), without
+    found, left = load_lanes(targets), list[str]()
+    if handler is None:
+        bare = [it for it in found.values() if isinstance(it, JobQueue) and it.handled_by is None]
+        left = [name for name, it in found.items() if it in bare and name not in targets]
+        left = left if len(left) < len(found) else []
+    queues = {name: it for name, it in found.items() if name not in left}
+    given: Any = list(queues.values()) if len(queues) > 1 else next(iter(queues.values()))
+    lanes = lanes_of(given, None if handler is None else load_target(handler))
+    return dict(zip(queues, lanes, strict=True)), left
 
 
-def _worker_kind(*, is_async: bool) -> tuple[Any, Runtime]:
-    """Return a class of workers, and what they run in."""
-    if not is_async:
-        return Worker, THREADS
-    from ..asyncio.worker import TASKS, AsyncWorker  # it needs greenlet
-
-    return AsyncWorker, TASKS
-
-
-def _run_worker(
-    worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None, most: Most, grace: timedelta
-) -> bool:
+def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None) -> bool:
     """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
-    stopped: list[float] = []
-
-    def stop() -> None:
-        stopped.append(time.monotonic())
-        worker.stop()
 
     def check(connection: Connection) -> None:
         require_tables(connection, {lane.mapping.table for lane in lanes.values()})
@@ -203,23 +180,14 @@ def _run_worker(
     def done(result: Any) -> Any:
         return await_only(result) if isawaitable(result) else result
 
-    most.stop = stop
     # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself. A second
     # signal ends the process: whatever runs may take its time over a KeyboardInterrupt.
-    signals = (signal.SIGTERM,) if own is not None and own.pipe is not None else SIGNALS
-    with first_signal_stops(stop, *signals, then=signal.SIG_DFL):
+    signals = (signal.SIGTERM,) if own is not None and own.is_child else SIGNALS
+    with first_signal_stops(worker.stop, *signals, then=signal.SIG_DFL):
         with driver_errors():
             is_ready = done(worker.check_database(check))
         if is_ready:
             log.info("a worker begins: %s", ", ".join(lanes))
-            if own is not None:
-                own.begin_work(stop, lambda: worker.trouble)
-            exit_code = 1
-            try:
+            with own.working(worker.stop, lambda: worker.trouble) if own else nullcontext():
                 done(worker.run())
-                exit_code = 0
-            finally:
-                if own is not None and (stopped or exit_code):
-                    end = stopped[0] + grace.total_seconds() if stopped else 0.0
-                    own.end_at(end, exit_code)
     return bool(worker.stopping)

@@ -65,4 +65,4 @@ def _in_delay(spec: ClaimSpec, writer: Writer, limit: KeyLimit, key: Any) -> Any
     next_ones = ready.by_claim_index(ready.select(key, tried, plain=True, due=False))
     later = next_ones.where(mapping.attribute("run_at") > utc_now())
     found = later.subquery("sa_jobqueue_later")
-    return select(found.c.serial_key).where(found.c.tried > 0)
+    return select(found.c.serial_key).where(found.c.tried > 0).distinct()

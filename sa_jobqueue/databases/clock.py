@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, DateTime, String, literal_column
+from sqlalchemy import ColumnElement, DateTime, String, literal_column, select
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -44,6 +44,11 @@ def as_utc(value: datetime) -> datetime:
     if value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     return value.astimezone(UTC)
+
+
+def time_of(session: Any) -> datetime:
+    """Return the time of a session's database, or of a connection's."""
+    return as_utc(session.execute(select(utc_now())).scalar_one())
 
 
 class clock_default(FunctionElement[datetime]):  # noqa: N801 - as above

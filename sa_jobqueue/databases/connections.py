@@ -8,9 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Lock
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
-from weakref import WeakSet, ref
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from sqlalchemy import Connection, Engine, Pool, Table, event
 from sqlalchemy.engine import Dialect
@@ -249,6 +251,39 @@ def _a_loop_runs_here() -> bool:
     with suppress(RuntimeError):
         return bool(get_running_loop())
     return False
+
+
+class Joined(Protocol):
+    """A connection that may have several users."""
+
+    def join(self) -> bool:
+        """Count one more user, who is to close it, too; False if it is closed or lost."""
+
+
+W = TypeVar("W", bound=Joined)
+
+
+@dataclass
+class _Place(Generic[W]):
+    mutex: Lock = field(default_factory=Lock)
+    connection: W | None = None
+
+
+class SharedConnections(Generic[W]):
+    """Connections that several users have in common: one for each pool."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._places: WeakKeyDictionary[Pool, _Place[W]] = WeakKeyDictionary()
+
+    def take(self, pool: Pool, connect: Callable[[], W]) -> W:
+        """Return the connection of a pool, for a user to close; connect if there is none."""
+        with self._mutex:
+            place = self._places.setdefault(pool, _Place())
+        with place.mutex:
+            if place.connection is None or not place.connection.join():
+                place.connection = connect()
+            return place.connection
 
 
 class LeftToParent(Protocol):

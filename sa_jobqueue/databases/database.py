@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from time import sleep
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import (
@@ -39,7 +39,13 @@ from sqlalchemy.types import String, TypeDecorator, TypeEngine, UserDefinedType
 
 from ..errors import UnsupportedDatabase
 from .clock import utc_now
-from .connections import autocommit_of, call_for, connected_apart, driver_connection
+from .connections import (
+    SharedConnections,
+    autocommit_of,
+    call_for,
+    connected_apart,
+    driver_connection,
+)
 from .named_locks import (
     Deadline,
     HeldLock,
@@ -50,9 +56,6 @@ from .named_locks import (
     Process,
     Server,
 )
-
-if TYPE_CHECKING:
-    from .watched_connection import SharedConnections
 
 Version = tuple[int, ...]
 Value = TypeVar("Value")

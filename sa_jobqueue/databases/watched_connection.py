@@ -10,8 +10,8 @@ This side gives the lock up before that: it counts the silence from its last que
 answered. Its thread asks every few seconds, unless other code keeps Python's interpreter lock (GIL)
 for minutes: then the server hears nothing of us, and we ask before we count on the lock again.
 
-Several locks, or several watchers, may have a connection in common (:class:`SharedConnections`): a
-worker of many schemas has one for the locks of all its Owners.
+Several locks may have a connection in common: a worker of many schemas has one for the locks of all
+its Owners.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Pool, TextClause
+from sqlalchemy import Connection, Engine, TextClause
 
 from ..errors import LockLost, UnsupportedDatabase
 from .connections import (
     Calls,
+    SharedConnections,
     close_dedicated,
     dedicated_connection,
     driver_connection,
@@ -297,32 +298,6 @@ def _keep_alive(connection: WatchedConnection) -> None:
     while connection.wait():
         connection.beat()
     connection.end()
-
-
-W = TypeVar("W", bound=WatchedConnection)
-
-
-@dataclass
-class _Place(Generic[W]):
-    mutex: threading.Lock = field(default_factory=threading.Lock)
-    connection: W | None = None
-
-
-class SharedConnections(Generic[W]):
-    """Connections that several users have in common: one for each pool."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._places: weakref.WeakKeyDictionary[Pool, _Place[W]] = weakref.WeakKeyDictionary()
-
-    def take(self, pool: Pool, connect: Callable[[], W]) -> W:
-        """Return the connection of a pool, for a user to close; connect if there is none."""
-        with self._mutex:
-            place = self._places.setdefault(pool, _Place())
-        with place.mutex:
-            if place.connection is None or not place.connection.join():
-                place.connection = connect()
-            return place.connection
 
 
 # -- sockets ------------------------------------------------------------

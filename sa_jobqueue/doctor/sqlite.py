@@ -14,6 +14,9 @@ from .examination import Examination, Finding, IndexColumn, Plan, Query, ServerI
 _INDEX_IN_PLAN = re.compile(r"USING (?:COVERING )?INDEX (.+?)(?= \(|$)", re.MULTILINE)
 _WHERE = re.compile(r"\)\s*WHERE\b(.*)$", re.IGNORECASE | re.DOTALL)
 
+#: Of how many rows, the newest, the times are looked at.
+NEWEST = 10_000
+
 
 class SQLiteExamination(Examination):
     """What the doctor asks of SQLite."""
@@ -51,8 +54,10 @@ class SQLiteExamination(Examination):
         return Plan(frozenset(_INDEX_IN_PLAN.findall(printed)), "TEMP B-TREE" in printed)
 
     def times(self, connection: Connection, column: Column[Any]) -> Iterator[Finding]:
-        is_other = type_coerce(column, String).not_like("____-__-__ __:__:__%")
-        other = select(type_coerce(column, String)).where(column.is_not(None), is_other).limit(1)
+        keys = column.table.primary_key
+        newest = select(type_coerce(column, String).label("time"))
+        time = newest.order_by(*(key.desc() for key in keys)).limit(NEWEST).subquery().c.time
+        other = select(time).where(time.not_like("____-__-__ __:__:__%")).limit(1)
         if found := connection.execute(other).scalar():
             yield Finding.error(
                 f"{column.name} has a time that another program has written, {found!r}: times are "

@@ -23,14 +23,12 @@ from sqlalchemy import Connection, Engine
 
 from ..ages import duration_text
 from ..databases import Database, database_of, database_of_engine
-from ..databases.connections import call_for
+from ..databases.connections import SharedConnections, call_for
 from ..databases.named_locks import Deadline, HeldLock, Holder
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from ..databases.watched_connection import SharedConnections
 
 __all__ = ["Holder", "NamedLock", "lock_holder", "named_lock"]
 
@@ -73,7 +71,7 @@ class NamedLock:
         name: as it was given.
     """
 
-    #: Where locks have a connection in common; None: this one has its own.
+    # Where locks have a connection in common; None: this one has its own.
     shared: SharedConnections[Any] | None = None
 
     def __init__(self, engine: AnyEngine, name: str, timeout: timedelta | None = None) -> None:

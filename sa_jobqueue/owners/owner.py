@@ -24,14 +24,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from ..databases import Database, database_of
-from ..databases.connections import call_for
+from ..databases.connections import SharedConnections, call_for
 from ..databases.named_locks import IDENTITY_LENGTH, OwnerState, Server
 from ..errors import ArgumentError, LockLost, LockNotHeld, LockTimeout, UnsupportedDatabase
 from ..model.columns import OWNER_LENGTH
@@ -39,9 +39,6 @@ from ..sessions.transactions import connected_outside_pool
 from ..sessions.writer import AnySession, session_of
 from .alive import LABEL_LENGTH, RANDOM_LENGTH, SEPARATOR, lock_name, owner_states
 from .named_lock import AnyEngine, NamedLock, checked_engine
-
-if TYPE_CHECKING:
-    from ..databases.watched_connection import SharedConnections
 
 log = logging.getLogger("sa_jobqueue.owner")
 
@@ -65,7 +62,7 @@ class Owner:
         ArgumentError: the name is empty, too long, or has a ``~`` in it.
     """
 
-    #: Where owners have a connection in common; None: this one has its own.
+    # Where owners have a connection in common; None: this one has its own.
     shared: SharedConnections[Any] | None = None
 
     def __init__(self, engine: AnyEngine, name: str | None = None) -> None:

@@ -15,8 +15,8 @@ from sqlalchemy.exc import DBAPIError
 
 from ..databases import Database, Limits, driver_connection
 from ..databases.clock import as_utc, utc_now
-from ..databases.connections import Calls, connected_apart
-from ..databases.watched_connection import SharedConnections, WatchedConnection
+from ..databases.connections import Calls, SharedConnections, connected_apart
+from ..databases.watched_connection import WatchedConnection
 from ..errors import LockLost, UnsupportedDatabase
 from ..sessions.writer import Writer
 from ..strategies import ClaimSpec

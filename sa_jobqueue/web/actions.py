@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from sqlalchemy import select
 from starlette.responses import Response
 
 from .. import steering
@@ -21,7 +20,7 @@ from ..control import pause, resume
 from ..counts import Listed, list_jobs
 from ..counts.jobs import count_listed
 from ..counts.reading import reading
-from ..databases.clock import as_utc, utc_now
+from ..databases.clock import as_utc, time_of
 from ..model.keys import SCHEDULES
 from ..queue import JobQueue
 from ..schedules import ScheduleInfo, Schedules
@@ -102,7 +101,7 @@ def show_preview(visit: Visit) -> Response:
     if "all" in fields:
         which = listed_as(visit.value("show"))
         with reading(visit.site.engine) as session:
-            now = as_utc(session.execute(select(utc_now())).scalar_one())
+            now = time_of(session)
             options: dict[str, Any] = {"until": now, **visit.values(FILTERS)}
             count = count_listed(session, queue, which, **options)
             first = list_jobs(session, queue, which, limit=FIRST, complete=True, **options)

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from ..ages import age_text, count_text, rate_text, rough_text
+from ..ages import age_text, count_text, rate_text, rough_text, time_text
 from ..databases.clock import as_utc
 from ..model.columns import first_line
 from ..steering import Key, key_text
@@ -158,7 +158,7 @@ def _environment() -> Environment:
     made.filters |= {
         "age": partial(age_text, unknown=UNKNOWN),
         "ago": ago,
-        "moment": moment_text,
+        "moment": partial(time_text, unknown=UNKNOWN),
         "rate": partial(rate_text, unknown=UNKNOWN),
         "key": key_text,
         "field": in_field,
@@ -182,13 +182,8 @@ def ago(moment: datetime | None) -> Markup:
     passed = datetime.now(UTC) - as_utc(moment)
     text = f"{rough_text(passed)} ago" if passed >= timedelta(0) else f"in {rough_text(-passed)}"
     return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
-        as_utc(moment).isoformat(timespec="seconds"), moment_text(moment), text
+        as_utc(moment).isoformat(timespec="seconds"), time_text(moment), text
     )
-
-
-def moment_text(moment: datetime | None) -> str:
-    """Write a time in UTC, to the second."""
-    return UNKNOWN if moment is None else f"{as_utc(moment):%Y-%m-%d %H:%M:%S}"
 
 
 def value_text(value: Any) -> str:

@@ -418,7 +418,10 @@ def lane_of(queue: JobQueue[T], handler: Callable[[T], Any] | None = None) -> La
         )
     declared = found if handler is None else Handler(handler)
     if declared is None:
-        raise ArgumentError(f"{queue!r} has no handler: declare one with @queue.handler")
+        raise ArgumentError(
+            f"{queue!r} has no handler: declare one with @queue.handler, or give one with this one "
+            "queue (in a command, by --handler)"
+        )
     return Lane(queue, declared)
 
 

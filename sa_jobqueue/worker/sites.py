@@ -31,7 +31,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from ..databases import database_of, database_of_engine
-from ..databases.watched_connection import SharedConnections, WatchedConnection
+from ..databases.connections import SharedConnections
+from ..databases.watched_connection import WatchedConnection
 from ..errors import ArgumentError
 from ..owners.owner import Owner
 from ..process import Background, Flag, Runtime

@@ -26,7 +26,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from ..databases import database_of, is_of_driver, is_refused_login, is_shortage, is_transient
-from ..databases.watched_connection import SharedConnections, WatchedConnection
+from ..databases.connections import SharedConnections
+from ..databases.watched_connection import WatchedConnection
 from ..errors import LockLost, UnsupportedDatabase
 from ..owners.owner import Owner
 from ..process import Flag, Runtime, process_name

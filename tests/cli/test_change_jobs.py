@@ -152,7 +152,8 @@ def test_all_failed_jobs_are_retried_but_those_that_fail_after_the_question(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell.add(*map(failed, range(1, 602)), Crate(id=700, status="done"))
-    monkeypatch.setattr(click, "confirm", lambda *_, **__: shell.add(failed(800)))
+    late = failed(800, owner_date=datetime.now(UTC) + timedelta(hours=1))
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: shell.add(late))
 
     told = shell("retry", CRATES, "--failed").stdout
 

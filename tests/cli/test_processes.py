@@ -104,7 +104,7 @@ def test_a_thread_that_nobody_can_stop_does_not_hold_up_the_end(
     assert process.wait(30) == 0
     listener.wait_for_silence()
     listener.wait_for("its job is released, and its handler is cancelled")
-    (ended,) = listener.wait_for("it is ended, although threads still run: ")
+    (ended,) = listener.wait_for("its process is ended, although these run: ")
     assert "asyncio_0" in ended["message"]
     assert read(bakery, Loaf.status) == ["unclaimed"]
 
@@ -180,7 +180,10 @@ def test_a_child_that_cannot_be_started_is_tried_again_later_and_later_while_oth
     listener.wait_for("a worker begins")
 
     for pause in (1, 2):  # it grows
-        (refusal,) = listener.wait_for(f"cannot be started, and is tried again in {pause} s")
+        (refusal, _) = (
+            *listener.wait_for("worker 2 cannot be started"),
+            *listener.wait_for(f"and is replaced in {pause} s"),
+        )
         assert "Resource temporarily unavailable" in refusal["message"]
     listener.wait_for("a worker begins")
     process.send_signal(signal.SIGTERM)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import signal
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import pytest
 from rich.console import Console
 from rich.text import Text
-from sqlalchemy import Engine, insert, text
+from sqlalchemy import URL, Engine, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Owner
@@ -18,7 +19,9 @@ from sa_jobqueue import Owner
 from sa_jobqueue.cli.see import picture
 from sa_jobqueue.control import pause, register_worker
 from sa_jobqueue.counts import overview
+from tests.support import make_engine, with_empty_tables
 
+from . import reels
 from .conftest import Run, Shell, Start, add, plain
 from .depot import TABLES, Crate, Shelf
 
@@ -195,6 +198,37 @@ def test_top_draws_tables_until_a_signal_and_asks_again_if_the_database_goes_awa
     wait_for("crates")
     top.send_signal(signal.SIGTERM)
 
+    assert top.wait(20) == 0
+
+
+@pytest.mark.parametrize("command", ["status", "top"])
+def test_what_waits_for_a_signal_is_counted_where_an_index_finds_it(
+    start: Start, db_url: URL, db_alias: str, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    engine = make_engine(db_url)
+    with_empty_tables(engine, reels.Base.metadata)
+    add(engine, *(reels.Reel(status=it) for it in ("lent", "lent", "lost", "done")))
+    engine.dispose()
+    monkeypatch.setenv("FORCE_COLOR", "1")  # `top` draws in a terminal alone
+    url = db_url.render_as_string(hide_password=False)
+
+    shown = start(command, "tests.cli.reels:workflow", "--url", url)
+
+    lost = "not indexed" if db_alias == "postgresql" else "1"
+    for said in ("'lent' of Reel: 2, until a signal", f"'lost' of Reel: {lost}, until a signal"):
+        assert any(said in line for line in shown.stdout or ())
+
+
+def test_top_asks_a_server_again_that_is_away_from_its_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    top = start("top", DEPOT, "--url", "postgresql+asyncpg://127.0.0.1:1/x", "--every", 0.1)
+
+    said = [line for line in islice(top.stdout or (), 20) if "not read, tried again" in line]
+    top.send_signal(signal.SIGTERM)
+
+    assert len(said) > 1
     assert top.wait(20) == 0
 
 

@@ -49,10 +49,10 @@ def at(url: str, target: str = MESSAGES) -> tuple[str, ...]:
         (("status", "tests.cli.records"), 1, "has no JobQueue and no workflow: name a class"),
         (("load", "tests.cli.shop", "--log", "x"), 1, "is not MODULE:NAME, as in shop.models:"),
         (("retry", "tests.cli.depot", 7), 2, "has several queues: name one, tests.cli.depot:cr"),
-        (("work", "tests.cli.shop"), 2, "tests.cli.shop:to_a has no handler: declare one"),
-        (("work", "tests.cli.bakery:ideas"), 2, "MODULE:QUEUE, and give --handler MODULE:FUNC"),
-        (("work", "tests.cli.bakery", *SEND), 2, "--handler is for one queue, not tests.cli.b"),
-        (("work", "tests.cli.films:cut", *SEND), 2, "--handler is for one queue, not"),
+        (("work", "tests.cli.shop"), 1, "has no handler: declare one with @queue.handler"),
+        (("work", "tests.cli.bakery:ideas"), 1, "has no handler: declare one with"),
+        (("work", "tests.cli.bakery", *SEND), 1, "only with one queue that has none"),
+        (("work", "tests.cli.films:cut", *SEND), 1, "steps have their own"),
         (("work", BREAD, *SEND), 1, "has a handler already: bake"),
         (("work", MESSAGES, "--handler", "tests.cli.shop:NOT_A_QUEUE"), 1, "a handler is a func"),
         (("work", BREAD, f"{AWAITED}:bread"), 1, "the same jobs"),
@@ -67,7 +67,7 @@ def at(url: str, target: str = MESSAGES) -> tuple[str, ...]:
                 (("--url", "sqlite://"), 1, "in memory"),
                 (("--url", "sqlite:///jobs.db"), 1, "there is no file jobs.db"),
                 ((), 2, "or --engines MODULE:FUNCTION, or set SA_JOBQUEUE_URL"),
-                (("--url", "x", "--engine", "y:z"), 2, "give one of them"),
+                (("--url", "x", "--engine", "y:z"), 2, "give one of them, not several"),
             )
         ),
         *(
@@ -90,7 +90,7 @@ def at(url: str, target: str = MESSAGES) -> tuple[str, ...]:
         (("reap", MESSAGES, "--lease", "0"), 2, "Invalid value for '--lease'"),
         (("reap", MESSAGES, "--max-runtime", "-1"), 2, "Invalid value for '--max-runtime'"),
         (("failed", MESSAGES, "--limit", str(2**70)), 2, "Invalid value for '--limit'"),
-        (("load", "status", "--log", "may"), 1, "there is no log in may: no such folder"),
+        (("load", "status", "--log", "may"), 1, "there is no load in may"),
     ],
 )
 def test_without_a_database_nothing_is_done_and_no_file_is_made(
@@ -115,13 +115,13 @@ def test_without_a_database_nothing_is_done_and_no_file_is_made(
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        (("retry", CRATES), 2, "which jobs? give keys, or --failed"),
-        (("retry", CRATES, 1, "--failed"), 2, "give keys, or --failed, not both"),
-        (("cancel", CRATES), 2, "which jobs? give keys, or --all"),
-        (("release", CRATES, 1, "--owner", "w"), 2, "give keys, or --owner, not both"),
-        (("reprioritize", CRATES, "--priority", 1), 2, "which jobs? give keys"),
-        (("cancel", CRATES, "x"), 2, "'x' is no key of Crate, which is id"),
-        (("cancel", CRATES, "1,2"), 2, "'1,2' is no key of Crate, which is id"),
+        (("retry", CRATES), 2, "name the jobs by their keys, or by --failed"),
+        (("retry", CRATES, 1, "--failed"), 2, "name the jobs by their keys, or by --failed"),
+        (("cancel", CRATES), 2, "by their keys, or by --all"),
+        (("release", CRATES, 1, "--owner", "w"), 2, "by their keys, or by --owner"),
+        (("reprioritize", CRATES, "--priority", 1), 2, "name the jobs by their keys"),
+        (("cancel", CRATES, "x"), 1, "'x' is no key of Crate, which is id"),
+        (("cancel", CRATES, "1,2"), 1, "'1,2' is no key of Crate, which is id"),
         (("pause", MESSAGES, "--yes"), 1, "control_tables(metadata)"),
         (("workers", MESSAGES), 1, "control_tables(metadata)"),
         (("request-stop", MESSAGES, 1, "--yes"), 1, "control_tables(metadata)"),

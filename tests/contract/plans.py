@@ -109,7 +109,10 @@ def locking(statements: list[Executable], engine: Engine) -> Executable:
 
 
 def rows_read(connection: Connection, table: str = "") -> int:
-    """Count the rows that this connection has read; on PostgreSQL from a table, by now."""
+    """Count the rows that this connection has read; on PostgreSQL from a table, by now.
+
+    SQLite counts operations from the first call on; a row that is read takes ten or so.
+    """
     alias = connection.dialect.name
     if alias == "postgresql":
         asked = (
@@ -118,9 +121,36 @@ def rows_read(connection: Connection, table: str = "") -> int:
         )
         return int(connection.exec_driver_sql(asked).scalar_one()) if table else 0
     if alias == "sqlite":
-        return 0
+        return _rows_of_sqlite(connection)
     status = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
     return sum(int(value) for _, value in status)
+
+
+def _rows_of_sqlite(connection: Connection) -> int:
+    noted = connection.info
+    if "rows_read" not in noted:
+        noted["rows_read"] = 0
+
+        def note() -> int:
+            noted["rows_read"] += 100
+            return 0  # go on
+
+        driver: Any = connection.connection.driver_connection
+        driver.set_progress_handler(note, 1_000)
+    return int(noted["rows_read"])
+
+
+def rows_read_before(connection: Connection) -> int:
+    """Count the rows that earlier transactions have read; on PostgreSQL since version 15."""
+    if connection.dialect.name != "postgresql":
+        return rows_read(connection)
+    if (connection.dialect.server_version_info or ()) < (15,):
+        return 0
+    connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+    connection.commit()
+    read = "sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))"
+    counted = f"SELECT coalesce({read}, 0) FROM pg_stat_user_tables"
+    return int(connection.exec_driver_sql(counted).scalar_one())
 
 
 def rows_read_of_tables(connection: Connection) -> int:

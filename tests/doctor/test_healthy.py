@@ -17,6 +17,7 @@ from sa_jobqueue.migration import create_job_indexes, drop_job_indexes
 from sa_jobqueue.testing import assert_claim_is_indexed
 from sa_jobqueue.workflow import Workflow
 from tests import models
+from tests.contract.plans import fill, rows_read
 from tests.migration.support import migrating
 from tests.support import SERVERS, STRATEGIES, impatient, make_engine
 
@@ -74,6 +75,21 @@ def test_no_strategy_has_a_finding_whatever_the_size(engine: Engine, db_alias: s
         add_mails(engine, number)
         for strategy in STRATEGIES[db_alias]:
             assert unwell(committed(engine), JobQueue(Mail, strategy=strategy)) == []
+
+
+@pytest.mark.only_on("sqlite", "mysql", "mariadb")  # PostgreSQL counts by transactions
+def test_a_big_table_is_not_read_as_a_whole(engine: Engine) -> None:
+    columns = "recipient, status, owner_date, priority"
+    done = f"INSERT INTO doctor_mail ({columns}) SELECT 'r', 'done', '2020-01-01 00:00:00', 0"
+    fill(engine, done, 100_000)
+    analyze(engine, "doctor_mail")
+    with engine.connect() as connection:  # the pool's only one, so that of the doctor
+        before = rows_read(connection)
+
+    examined(engine, Mail)
+
+    with engine.connect() as connection:
+        assert rows_read(connection) - before < 20_000
 
 
 @pytest.mark.only_on("postgresql")

@@ -219,7 +219,7 @@ PROMISES = (
         ("tests/contract/named_locks/test_holders.py",),
         Edit(
             "owners/named_lock.py",
-            "self._database().acquire_lock(self.engine, self.name, deadline)",
+            "self._database().acquire_lock(self.engine, self.name, deadline, self.shared)",
             'self._database().acquire_lock(self.engine, f"{self.name} {id(deadline)}", deadline)',
         ),
     ),
