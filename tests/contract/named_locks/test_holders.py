@@ -23,7 +23,7 @@ from sa_jobqueue import (
 )
 
 # Inner: workers of many schemas share connections.
-from sa_jobqueue.databases.watched_connection import SharedConnections
+from sa_jobqueue.databases.connections import SharedConnections
 
 # Inner: docs/reference/workers.md offers this function.
 from sa_jobqueue.owners.named_lock import lock_holder
