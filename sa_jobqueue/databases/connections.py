@@ -258,6 +258,7 @@ class Joined(Protocol):
 
     def join(self) -> bool:
         """Count one more user, who is to close it, too; False if it is closed or lost."""
+        ...
 
 
 W = TypeVar("W", bound=Joined)
