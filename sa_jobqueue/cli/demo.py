@@ -1,7 +1,7 @@
-"""``demo``: rows are inserted, workers in other processes finish them, and the database proves it.
+"""``demo``: processes insert rows, others finish them, and the database proves it.
 
-The workers are those of ``work``. A pipe joins them to us; when it is closed, because no rows come
-any more or because we were killed, they finish what is left, and end.
+The consumers are workers, as those of ``work``. A pipe joins the processes to us; when it is
+closed, at the end or because we were killed, producers end, and consumers finish what is left.
 
 The proof reads the jobs, which stay in their table, and the log that the handler wrote in the
 transactions that finished them.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -30,8 +31,8 @@ from .command import number, plain_command, seconds, text
 from .database import URLS, Databases, engine_of, one_of, shown_url
 from .printing import say
 
-#: So many rows are inserted in each tick of so many seconds; a transaction finishes a batch.
-ROWS, TICK, BATCH = 200, 1.0, 100
+#: Each producer inserts so many rows in a tick of so many seconds; a transaction finishes a batch.
+ROWS, TICK, BATCH = 100, 1.0, 100
 
 
 class Base(DeclarativeBase):
@@ -66,11 +67,12 @@ def finish(session: Session, records: list[Record]) -> None:
 def demo(
     url: str = text(URLS, "URL", default="sqlite:///sa_jobqueue.db"),  # no environment names it
     seconds: timedelta = seconds("How long rows are inserted.", timedelta(seconds=30)),
+    producers: int = number("Start N processes that insert rows.", default=2),
     consumers: int = number("Start N processes that claim and finish them.", default=4),
 ) -> None:
-    """Insert rows, have processes finish them, and prove the result.
+    """Run producers and consumers, and prove the result.
 
-    Rows are inserted for --seconds, or until Ctrl-C. The processes then finish what is left. The
+    Rows are inserted for --seconds, or until Ctrl-C. The consumers then finish what is left. The
     proof counts in the database that each row was finished once. The command drops the tables of
     the example, and creates them again.
     """
@@ -82,35 +84,57 @@ def demo(
         say(f"database: {shown_url(engine)}")
         stop, begin = THREADS.flag(), time.monotonic()
         with first_signal_stops(stop.set):
-            children, pipe = start_consumers(consumers, url)
-            while any(child.exitcode is None for child in children):
-                if failed := next((child.exitcode for child in children if child.exitcode), None):
-                    raise click.ClickException(f"a consumer ended with exit code {failed}")
+            inserting, ends_inserting = start(produce, producers, url)
+            working, ends_working = start(consume, consumers, url)
+            while is_alive(working):
                 age = time.monotonic() - begin
-                if inserting := age < seconds.total_seconds() and not stop.is_set():
-                    run_with_retries(engine, insert)
-                else:
-                    pipe.close()
+                if age > seconds.total_seconds() or stop.is_set():
+                    ends_inserting.close()
+                if not is_alive(inserting):
+                    ends_working.close()
                 with Session(engine) as session:
                     counts = in_words(count_by_status(session, Record))
-                say(f"{age:.0f} s {'running' if inserting else 'draining'}: {counts}")
+                say(f"{age:.0f} s {'draining' if ends_working.closed else 'running'}: {counts}")
                 time.sleep(TICK)
         prove(engine)
 
     Databases((url,)).open(work, threads=True)
 
 
-def start_consumers(number: int, url: str) -> tuple[list[SpawnProcess], Connection]:
+def start(
+    run: Callable[[str, Connection], None], number: int, url: str
+) -> tuple[list[SpawnProcess], Connection]:
     """Start processes, which end with ours at the latest; return them, and the pipe to close."""
     context = multiprocessing.get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
-    children = [context.Process(target=consume, args=(url, theirs)) for _ in range(number)]
+    children = [
+        context.Process(target=run, args=(url, theirs), name=run.__name__, daemon=True)
+        for _ in range(number)
+    ]
     # Only the parent handles Ctrl-C: children inherit that the signal is ignored.
     with signals_handled(signal.SIG_IGN, signal.SIGINT), theirs:
         for child in children:
-            child.daemon = True
             child.start()
     return children, ours
+
+
+def is_alive(children: list[SpawnProcess]) -> bool:
+    """Tell whether some still run.
+
+    Raises:
+        ClickException: one has failed.
+    """
+    if failed := next((child for child in children if child.exitcode), None):
+        raise click.ClickException(f"{failed.name} has ended with exit code {failed.exitcode}")
+    return any(child.exitcode is None for child in children)
+
+
+def produce(url: str, pipe: Connection) -> None:
+    """Insert rows until the pipe is closed."""
+    engine = engine_of(url)
+    run_with_retries(engine, insert)
+    while not pipe.poll(TICK):
+        run_with_retries(engine, insert)
 
 
 def consume(url: str, pipe: Connection) -> None:

@@ -1,4 +1,4 @@
-"""``demo`` with its consumers."""
+"""``demo`` with its producers and consumers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import URL, Engine, create_engine, inspect, text
 from .conftest import Start, finished
 
 #: Each process takes a second of a core to start.
-SMALL = ("--consumers", 2)
+SMALL = ("--producers", 1, "--consumers", 2)
 TABLES = JOBS, LOG = ["sa_jobqueue_demo", "sa_jobqueue_demo_finished"]
 COUNTS = r"inserted ([\d,]+), done ([\d,]+), rows in the log ([\d,]+), different ([\d,]+)$"
 PROOF = f"^PROOF: each row was finished once: {COUNTS}"
@@ -71,15 +71,15 @@ def test_the_proof_believes_only_the_database(start: Start, url: str, engine: En
     assert (inserted, logged, different) == (done + 1, done + 2, done)
 
 
-def test_a_killed_consumer_fails_loudly(start: Start, url: str) -> None:
+@pytest.mark.parametrize(("index", "role"), [(0, "produce"), (-1, "consume")])
+def test_a_killed_process_fails_loudly(start: Start, url: str, index: int, role: str) -> None:
     demo = start("demo", "--url", url, "--seconds", 100, *SMALL)
     read_until(demo, "running")
 
-    os.kill(workers_of(demo)[0], signal.SIGKILL)
+    os.kill(sorted(children_of(demo))[index], signal.SIGKILL)
 
     code, _, errors = finished(demo)
-    assert code == 1
-    assert re.fullmatch(r"Error: a consumer ended with exit code -9\n", errors)
+    assert (code, errors) == (1, f"Error: {role} has ended with exit code -9\n")
 
 
 def test_nobody_outlives_a_killed_parent(start: Start, url: str) -> None:
@@ -107,8 +107,8 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> None:
     raise AssertionError(f"{pattern!r} was never printed")
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """Return the process ids of the consumers."""
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    """Return the process ids of the producers and consumers, in the order of their starts."""
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
     children = [int(pid) for task in tasks for pid in task.read_text().split()]
     return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
