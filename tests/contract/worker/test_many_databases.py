@@ -473,6 +473,7 @@ def test_a_table_of_one_schema_that_is_gone_or_locked_disturbs_no_wake_ups_of_th
         until(lambda: worker.trouble is None)
         tenants.jobs(1)
         until(lambda: tenants.left() == 0)
+        time.sleep(2)  # a claim that meets the lock would keep the watcher from looking
         connection.detach()  # so that its end gives the lock back
         if what == "gone":
             table.drop(tenants.plain[bad])
