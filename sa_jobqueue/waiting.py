@@ -7,8 +7,9 @@
     done = wait(engine, job, timeout=timedelta(seconds=10))
     print(send_invoice.result(done))
 
-The row is looked up by its key, in a short transaction each time: soon at first, then once a
-second. A finish tells nobody, so waiting costs nothing to jobs that nobody waits for.
+The row is looked up by its key, in a short transaction each time. The next look comes after a tenth
+of the time so far, and a second at most. A finish tells nobody, so waiting costs nothing to jobs
+that nobody waits for.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .verbs.backoff import check_durations
 T = TypeVar("T")
 
 #: The first and the longest pause between two looks, in seconds, and how the pauses grow.
-FIRST, LONGEST, GROWTH = 0.005, 1.0, 1.5
+FIRST, LONGEST, GROWTH = 0.005, 1.0, 1.1
 
 
 def wait(sessions: Engine | sessionmaker[Any], job: T, *, timeout: timedelta) -> T | None:

@@ -183,6 +183,7 @@ class Deadlines:
             return work()
         except Exception as error:
             if call.was_cut:
+                _free_file(dialect, connection)
                 error.add_note(LATE)
             raise
         finally:
@@ -322,11 +323,18 @@ def _call_on_cursor(dialect: Dialect, work: Callable[..., Any], *arguments: Any)
         in_thread = dialect.is_async and not database_of_dialect(dialect).has_network
         if in_thread and not isinstance(error, Exception):
             # A handler was cancelled, and its statement goes on in aiosqlite's thread: it would
-            # keep the file locked, and even the close of its connection would.
+            # keep the file locked.
             connection = _connection_of(arguments[-1])
             _interrupt(dialect.get_driver_connection(connection))
-            connection.rollback()
+            _free_file(dialect, connection)
         raise
+
+
+def _free_file(dialect: Dialect, connection: Any) -> None:
+    """Have SQLite unlock its file, which a close does only once no cursor is left."""
+    if not database_of_dialect(dialect).has_network:
+        with suppress(*connect_errors(dialect)):  # the connection is closed
+            connection.rollback()
 
 
 def _connection_of(context: Any) -> Any:

@@ -114,6 +114,7 @@ class Calls:
         lost: the claims that living players found lost, as player and key.
         bookings: each with its status and the number of its entries.
         reports: each with its status, how often it ran, and how many parts were unfinished then.
+        folder: where the logs are.
     """
 
     jobs: dict[int, str]
@@ -123,6 +124,7 @@ class Calls:
     lost: set[tuple[str, str]]
     bookings: Sequence[tuple[int, str, int]] = ()
     reports: Sequence[tuple[str, str, int, int]] = ()
+    folder: Path | None = None
 
     @classmethod
     def read(cls, storm: Storm, history: History) -> Calls:
@@ -146,7 +148,8 @@ class Calls:
             for record in of(history, "after_lost")
             for key in jobs(record)
         }
-        return cls(found, calls, storm.harmed | storm.stuck, without_lock, lost, bookings, reports)
+        harmed = storm.harmed | storm.stuck
+        return cls(found, calls, harmed, without_lock, lost, bookings, reports, storm.folder)
 
     def faults(self) -> Iterator[str]:
         """Find jobs that were not handled, or more often than the faults explain.
@@ -169,10 +172,17 @@ class Calls:
             if call.attempt == later.attempt:
                 yield f"attempt {call.attempt} of job {call.job} was handled twice"
             if not call.raised and self._excuse(call) is None:
-                yield (
+                told = (
                     f"job {call.job} was handled by {call.player} in attempt {call.attempt}, "
                     f"and again by {later.player} in attempt {later.attempt}"
                 )
+                yield "\n  ".join((told, *self._log_of(call)))
+
+    def _log_of(self, call: Handled) -> Iterator[str]:
+        """Yield the lines of a player's log that name a job."""
+        log, named = self.folder and self.folder / f"{call.player}.log", f"Task {call.job} "
+        if log and log.exists():
+            yield from (line for line in log.read_text().splitlines() if named in line)
 
     def repeated(self) -> dict[str, int]:
         """Count the calls that were followed by another though they did not raise."""
