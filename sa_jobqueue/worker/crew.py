@@ -14,8 +14,8 @@ growing pause.
 
 With several databases, each loop has a thread of its own, which does its turns and its chores, and
 waits alone for a database that is away; slots only handle jobs. All loops share the slots. A turn
-reserves the slots that it claims for, at first; of loops that wait to claim, the one that has
-waited for longest is the next.
+reserves the slots that it claims for, at first, but none while its database is known to be away; of
+loops that wait to claim, the one that has waited for longest is the next.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Loop:
         oldest: since when a handled job waits to be finished.
         waits: its own thread waits for something to do, so it can begin a claim.
         claimed_at: when the last claim began; the loop that has waited for longest is the next.
-        wanted: for how many calls the turn under way claims.
+        wanted: for how many calls the turn under way reserves slots.
         rests_until: no turn begins before, after an error of a turn in one of several databases.
         drained_at: how many calls of handlers had ended when no job was left for a drain.
     """
@@ -607,6 +607,12 @@ class Crew:
             if self.worker.drain and not (self.loops or self.awaited):
                 self.ending = True
                 self.notice()
+
+    def give_way(self, loop: Loop) -> None:
+        """Leave the slots that a turn has reserved to the loops of other databases."""
+        with self.lock:
+            loop.wanted = 0
+            self._call_next()
 
     def _holds_jobs(self, loop: Loop) -> bool:
         calls = chain(self.unstarted, self.running)

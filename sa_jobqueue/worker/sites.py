@@ -139,6 +139,7 @@ class Site:
                     poll=worker.poll,
                     shared=not alone,
                 )
+            self.transactions.give_way = partial(crew.give_way, loop)
             heartbeat = Heartbeat(crew, loop)
             self.transactions.wait_for_renewal = heartbeat.wait_for_renewal
             if not alone:

@@ -125,6 +125,7 @@ class Transactions:
 
     Attributes:
         wait_for_renewal: waits until no renewal of claims is under way.
+        give_way: lets other databases claim while this one is away.
         keeps: the turns keep a connection.
         kept_until: when it is to be given back, by time.monotonic(); infinity: there is none.
         trouble: why the worker cannot claim now; None: its last turn has succeeded.
@@ -138,6 +139,7 @@ class Transactions:
     open_for_handlers: Callable[[], Session] | None = None
     patience: Patience = field(default_factory=Patience)
     wait_for_renewal: Callable[[], None] = lambda: None
+    give_way: Callable[[], None] = lambda: None
     keeps: bool = field(default=False, init=False)
     trouble: str | None = field(default=HAS_NOT_BEGUN, init=False)
     _succeeded_once: bool = field(default=False, init=False)
@@ -224,6 +226,7 @@ class Transactions:
                 # A deadlock keeps nobody from claiming.
                 if self.is_away(error) or (missing and patience.is_endless):
                     self.trouble = f"database away: {cause_of(error)}"
+                    self.give_way()
                 in_vain = missing and not waits
                 if is_over or in_vain or not self.is_temporary(error):
                     raise

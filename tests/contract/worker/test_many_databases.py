@@ -33,8 +33,8 @@ from sa_jobqueue import ArgumentError, JobQueue, Owner, OwnerState, owner_state
 from sa_jobqueue.asyncio import AsyncWorker
 from sa_jobqueue.wakeups import watcher
 
-# Inner: nobody waits for 30 seconds until a function is asked again.
-from sa_jobqueue.worker import Retry, Worker, job_context, sites
+# Inner: nobody waits for 30 seconds until a function is asked again; nothing is kept for a second.
+from sa_jobqueue.worker import Retry, Worker, crew, job_context, sites
 from tests.clock import Clock
 from tests.contract.wakeups import support as wakeups
 from tests.contract.worker.driver import Workers
@@ -661,10 +661,11 @@ def test_a_transactional_handler_whose_database_falls_silent_gives_its_place_to_
 
 
 @pytest.mark.only_on("postgresql", "sqlite")
-def test_others_go_on_while_a_database_is_read_only(
-    many: Many, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("moment", ["before the start", "later"])
+def test_others_go_on_at_once_while_a_database_is_read_only(
+    many: Many, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    caplog.set_level(logging.INFO, "sa_jobqueue")
+    monkeypatch.setattr(crew, "RESERVED", 300.0)  # nobody goes on because this is over
     refuses = threading.Event()
 
     def begin(connection: Any) -> None:
@@ -675,11 +676,14 @@ def test_others_go_on_while_a_database_is_read_only(
         connection.exec_driver_sql(text)
 
     event.listen(many.engines["us"], "begin", begin)
-    with many.running(owner="a") as worker:
-        many.jobs(3)
-        until(lambda: many.left() == 0)
+    if moment == "before the start":
         refuses.set()
-        time.sleep(0.3)  # the claim that may be under way is over
+    with many.running(owner="a") as worker:
+        if moment == "later":
+            many.jobs(3)
+            until(lambda: many.left() == 0)
+            refuses.set()
+            time.sleep(0.3)  # the claim that may be under way is over
         many.add("us", "late")
         until(lambda: "us: " in (worker.trouble or "") and "read" in worker.trouble)
         many.add("eu", "others")
