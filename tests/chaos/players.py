@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import random
@@ -170,16 +169,17 @@ def produce(player: Player) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: told.set())
     url = make_url(player.url)
     engine = under(open_engine(url), player.clock)
-    numbers = itertools.count()
+    committed = 0
     with Session(engine) as session:
         while not told.wait(dice.uniform(0.04, 0.12) * player.rest):
             try:
                 jobs = range(dice.randrange(1, 8))
                 session.add_all(Task(name=player.name, priority=dice.randrange(3)) for _ in jobs)
                 session.add(Booking())
-                if next(numbers) % GROUPS_ONE_OF == 0:
+                if committed % GROUPS_ONE_OF == 0:
                     group(session)
                 session.commit()
+                committed += 1
             except PASSING:
                 session.rollback()
                 engine.dispose()
