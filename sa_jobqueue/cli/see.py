@@ -44,27 +44,16 @@ from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue, claim_statements
 from ..steering import key_text
 from ..worker.deadlines import Deadlines
-from .command import (
-    PATIENCE,
-    TARGETS,
-    Place,
-    command,
-    flag,
-    given,
-    number,
-    plain_command,
-    seconds,
-    show,
-    text,
-)
-from .database import shown_url
+from .command import FULL, JSON, TARGETS, Place, command, show, tell
+from .database import PATIENCE, shown_url
+from .options import flag, given, number, plain_command, seconds, text
 from .printing import in_one_line, printable, right, say, table_of, whole, wide_console
 from .targets import load_queues
 
 R = TypeVar("R")
 
 
-@command("as_json")
+@command(JSON)
 def status(at: Place) -> Any:
     """Count the jobs of queues.
 
@@ -72,7 +61,7 @@ def status(at: Place) -> Any:
     by status, and reads all rows; --json does not.
     """
     seen = _look(at)
-    if given("as_json"):
+    if given("json"):
         return [_data(*each) for each in zip(at.queues, seen.values(), strict=True)]
     (target, queue), *others = at.queues.items()
     if not others and target in given("targets"):
@@ -81,7 +70,7 @@ def status(at: Place) -> Any:
     Console().print(overview_table(seen))
     for name, each in seen.items():
         if each.paused is not None:
-            _say_paused(name, each.paused)
+            _tell_paused(name, each.paused)
     for line in _waits(at):
         say(line)
     return None
@@ -171,7 +160,7 @@ def q_stops(stop: Callable[[], object]) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-@command("full", "as_json")
+@command(FULL, JSON)
 def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -> Any:
     """List failed jobs, the newest first.
 
@@ -191,7 +180,8 @@ def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -
             data.append({"queue": queue_name(queue), "key": job.key, **told, **last})
             rows.append((name, key_text(job.key), *told.values(), first_line(job.last_error)))
     columns = ("queue", whole("key"), "job", right("tries"), whole("failed at (UTC)"), "error")
-    return show(data, *columns, rows=rows)
+    show(*columns, rows=rows)
+    return data
 
 
 def _look(at: Place) -> dict[str, QueueStats]:
@@ -274,11 +264,11 @@ def _workers_text(seen: QueueStats) -> Text | None:
     return Text.from_markup(" ".join(words))
 
 
-def _say_paused(queue: str, since: datetime) -> None:
-    say(f"{queue} is paused since {time_text(since)} UTC")
+def _tell_paused(queue: str, since: datetime) -> None:
+    tell(f"{queue} is paused since {time_text(since)} UTC")
 
 
-@command("full", "as_json")
+@command(FULL, JSON)
 def workers(at: Place) -> Any:
     """List workers and paused queues.
 
@@ -292,12 +282,11 @@ def workers(at: Place) -> Any:
         for queues in [", ".join(map(at.called, it.queues))]
         for seen in [rough_text(datetime.now(UTC) - it.seen_at)]
     )
+    show(*columns, whole("seen"), rows=rows)
+    for pause in pauses:
+        _tell_paused(at.called(pause.queue), pause.since)
     data = [{**vars(it), "state": it.state.name.lower()} for it in found]
-    told = {"workers": data, "paused": list(map(vars, pauses))}
-    shown = show(told, *columns, whole("seen"), rows=rows)
-    for pause in () if given("as_json") else pauses:
-        _say_paused(at.called(pause.queue), pause.since)
-    return shown
+    return {"workers": data, "paused": list(map(vars, pauses))}
 
 
 def listed(at: Place, in_tables: Callable[..., list[R]]) -> list[R]:

@@ -24,7 +24,8 @@ from ..model.columns import first_line
 from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue
 from . import logs
-from .command import Place, command, flag, number, seconds, text
+from .command import Place, command
+from .options import flag, number, seconds, text
 from .printing import print_json, say
 
 HOST = text("The address to listen on.", default="127.0.0.1")

@@ -21,8 +21,9 @@ from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from . import logs
-from .command import TARGETS, database_options, flag, number, plain_command, seconds, text
-from .database import Databases, check_file, driver_errors, require_tables
+from .command import TARGETS
+from .database import DATABASES, check_file, driver_errors, named_databases, require_tables
+from .options import flag, number, plain_command, seconds, text
 from .processes import OwnProcess, Supervisor
 from .serve import answer_probes
 from .targets import load_lanes, load_target
@@ -32,10 +33,8 @@ log = logging.getLogger("sa_jobqueue.cli")
 ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 
 
-@plain_command(TARGETS)
-@database_options
+@plain_command(TARGETS, *DATABASES)
 def work(
-    databases: Databases,
     targets: tuple[str, ...],
     handler: str | None = text("For a class, or a queue without a handler.", "MODULE:FUNCTION"),
     processes: int | None = number("Start N processes, and replace the dead.  [default: this one]"),
@@ -62,7 +61,7 @@ def work(
     At SIGTERM or Ctrl-C the worker lets running handlers finish within the grace, and releases all
     other jobs. A second signal ends the worker at once.
     """
-    context = click.get_current_context()
+    databases, context = named_databases(), click.get_current_context()
     own = context.find_object(OwnProcess)
     supervised = own is not None and own.is_child
     if processes is not None and not supervised:
@@ -99,12 +98,13 @@ def work(
             from ..asyncio.worker import TASKS, AsyncWorker  # it needs greenlet
 
             kind, runtime = AsyncWorker, TASKS
-        source = sources.get("", databases.sources if databases.engines else sources)
+        changing = bool(databases.engine) and "" not in sources
+        source = sources.get("", databases.sources if changing else sources)
         worker = kind(source, list(lanes.values()), **options)
         most.stop = worker.stop
         if health_port is not None and not supervised:
             answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
-        now = databases.engines_now if databases.engines else lambda: engines
+        now = databases.engines_now if changing else lambda: engines
         with tally.told_each_minute(runtime, now):
             return _run_worker(worker, lanes, own)
 
