@@ -33,8 +33,7 @@ from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete
 from ..counts.count import has_table
 from ..counts.stats import count_statuses
 from ..databases import database_of_dialect
-from ..doctor import Report, examine
-from ..doctor.examination import Severity
+from ..doctor import Report, Severity, examine
 from ..groups import progress_of_all
 from ..model.columns import first_line
 from ..model.keys import CONTROL, beside, queue_name

@@ -6,7 +6,6 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from inspect import isawaitable
 from itertools import product
@@ -17,7 +16,6 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.util import await_only
 
 from ..process import SIGNALS, THREADS, first_signal_stops, function_name
-from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from . import logs
@@ -47,7 +45,6 @@ def work(
     health_port: int | None = number("Answer GET /live and GET /ready on this port.", most=65_535),
     max_jobs: int | None = number("End the process after N jobs; --processes replaces it."),
     max_memory: int | None = number("End the process beyond N MB; --processes replaces it."),
-    on_outcome: str | None = text("Called with each job and its outcome.", "MODULE:FUNCTION"),
     setup: str | None = text("Called once in each process, before its work.", "MODULE:FUNCTION"),
     log_level: str | None = logs.LEVEL,
     log_json: bool = logs.AS_JSON,
@@ -62,9 +59,8 @@ def work(
     other jobs. A second signal ends the worker at once.
     """
     databases, context = named_databases(), click.get_current_context()
-    own = context.find_object(OwnProcess)
-    supervised = own is not None and own.is_child
-    if processes is not None and not supervised:
+    own = context.find_object(OwnProcess) or OwnProcess(may_end=False)
+    if processes is not None and not own.is_child:
         logs.set_up_logging(log_level, as_json=log_json)
         supervisor = Supervisor(processes, drain=drain, grace=grace)
         if health_port is not None:  # a stuck child ends itself, and is replaced
@@ -76,10 +72,10 @@ def work(
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
     if setup is not None:
         load_target(setup)()
-    most = Most(max_jobs, max_memory, None if on_outcome is None else load_target(on_outcome))
+    most = Most(max_jobs, max_memory)
     options: dict[str, Any] = {"concurrency": concurrency, "limit": limit, "drain": drain}
     options |= {"poll": poll, "grace": grace, "max_runtime": max_runtime}
-    if any(it is not None for it in (max_jobs, max_memory, on_outcome)):
+    if max_jobs or max_memory:
         options["on_outcome"] = most.note
     parts = [part for lane in lanes.values() for part in lane.parts]
 
@@ -102,7 +98,7 @@ def work(
         source = sources.get("", databases.sources if changing else sources)
         worker = kind(source, list(lanes.values()), **options)
         most.stop = worker.stop
-        if health_port is not None and not supervised:
+        if health_port is not None and not own.is_child:
             answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
         now = databases.engines_now if changing else lambda: engines
         with tally.told_each_minute(runtime, now):
@@ -117,21 +113,16 @@ def work(
 
 
 class Most:
-    """Stops a worker that has done so many jobs, or has used so much memory.
-
-    Args:
-        on_outcome: the user's own function, also called with each job and its outcome.
-    """
+    """Stops a worker that has done so many jobs, or has used so much memory."""
 
     stop: Callable[[], None]
 
-    def __init__(self, jobs: int | None, megabytes: int | None, on_outcome: Any) -> None:
-        self._jobs, self._megabytes, self._on_outcome = jobs, megabytes, on_outcome
+    def __init__(self, jobs: int | None, megabytes: int | None) -> None:
+        self._jobs, self._megabytes = jobs, megabytes
         self._done = 0
 
-    def note(self, job: Any, outcome: Any) -> Any:
+    def note(self, _job: object, _outcome: object) -> None:
         """Count a job that was finished; stop the worker if it was the last one."""
-        told = None if self._on_outcome is None else self._on_outcome(job, outcome)
         self._done += 1
         is_full = self._megabytes is not None and memory_used() > self._megabytes
         if is_full or self._done == self._jobs:
@@ -139,7 +130,6 @@ class Most:
             log.info("the worker has done %d jobs, and ends%s", self._done, why)
             self._megabytes = None
             self.stop()
-        return told
 
 
 def memory_used() -> float:
@@ -160,18 +150,19 @@ def _load_lanes(
     Raises:
         ArgumentError: a queue has no handler, or there is no queue that --handler can be for.
     """
-    found, left = load_lanes(targets), list[str]()
-    if handler is None:
-        bare = [it for it in found.values() if isinstance(it, JobQueue) and it.handled_by is None]
-        left = [name for name, it in found.items() if it in bare and name not in targets]
-        left = left if len(left) < len(found) else []
-    queues = {name: it for name, it in found.items() if name not in left}
+    found = load_lanes(targets)
+    handled = {
+        name: it
+        for name, it in found.items()
+        if handler or name in targets or isinstance(it, Lane) or it.handled_by
+    }
+    queues = handled or found
     given: Any = list(queues.values()) if len(queues) > 1 else next(iter(queues.values()))
-    lanes = lanes_of(given, None if handler is None else load_target(handler))
-    return dict(zip(queues, lanes, strict=True)), left
+    lanes = lanes_of(given, load_target(handler) if handler else None)
+    return dict(zip(queues, lanes, strict=True)), [name for name in found if name not in queues]
 
 
-def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None) -> bool:
+def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess) -> bool:
     """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
 
     def check(connection: Connection) -> None:
@@ -182,12 +173,12 @@ def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None
 
     # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself. A second
     # signal ends the process: whatever runs may take its time over a KeyboardInterrupt.
-    signals = (signal.SIGTERM,) if own is not None and own.is_child else SIGNALS
+    signals = (signal.SIGTERM,) if own.is_child else SIGNALS
     with first_signal_stops(worker.stop, *signals, then=signal.SIG_DFL):
         with driver_errors():
             is_ready = done(worker.check_database(check))
         if is_ready:
             log.info("a worker begins: %s", ", ".join(lanes))
-            with own.working(worker.stop, lambda: worker.trouble) if own else nullcontext():
+            with own.working(worker.stop, lambda: worker.trouble):
                 done(worker.run())
     return bool(worker.stopping)

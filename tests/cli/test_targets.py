@@ -224,18 +224,17 @@ def test_without_an_extra_a_command_says_what_to_install(
     ("text", "said"),
     [
         ("def (", "broken.py, line 1"),
-        ("\n\nraise LookupError('no such shelf')", "no such shelf ({folder}/broken.py, line 3)"),
-        ("import os\n\nos.environ['NO_SUCH_VARIABLE']", "NO_SUCH_VARIABLE ({folder}/broken.py, li"),
+        ("raise LookupError('no such shelf')", 'no such shelf; python -c "import broken" shows wh'),
     ],
 )
-def test_an_error_of_an_import_names_its_place(
+def test_an_error_of_an_import_names_its_place_or_what_shows_it(
     run: Run, folder: Path, text: str, said: str
 ) -> None:
     (folder / "broken.py").write_text(text)
 
     result = run("status", "broken:Email")
 
-    assert said.format(folder=folder) in result.output
+    assert said in result.output
     assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
 
 
