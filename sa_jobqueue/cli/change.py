@@ -176,7 +176,8 @@ def _switch(at: Place, change: Callable[..., bool], verb: str, done: str, undone
     concerned = ", ".join(f"{number} {state}" for state, number in states.items()) or "none"
     at.ask(f"{verb} {at.names} (workers: {concerned})")
     for name, queue in at.named.items():
-        say(f"{name} {done if at.write(partial(change, queue=queue)) else undone}")
+        is_changed = Steering(at.engine, queue).run(partial(change, queue=queue))
+        say(f"{name} {done if is_changed else undone}")
 
 
 @command(FULL, YES, JSON)
@@ -206,7 +207,8 @@ def schedules(
     ):
         if name is not None:
             at.ask(f"{what} the schedule {name}")
-            if at.write(partial(change, name=name)) is False:  # what is printed below may be JSON
+            is_changed = Steering(at.engine, at.queue).run(partial(change, name=name))
+            if is_changed is False:  # what is printed below may be JSON
                 say(f"the schedule {name} was so already: nothing has changed", err=True)
     infos = at.read(known.all)
     rows = (_row(it, at.called(it.queue)) for it in infos)

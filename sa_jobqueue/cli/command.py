@@ -29,7 +29,6 @@ from sqlalchemy.orm import Session
 from ..databases import assume_locks
 from ..model.keys import queue_name
 from ..queue import JobQueue
-from ..sessions.transactions import run_with_retries
 from ..worker.deadlines import Deadlines
 from .database import DATABASES, PATIENCE, check_file, connect, named_databases, one_of
 from .options import flag, given, plain_command
@@ -113,10 +112,6 @@ class Place:
         """Call `work` in a session; return its result."""
         with Session(self.engine) as session:
             return work(session)
-
-    def write(self, work: Callable[[Session], R]) -> R:
-        """Call `work` in a transaction, again after temporary errors; return its result."""
-        return run_with_retries(self.engine, work)
 
     def ask(self, what: str) -> None:
         """Say on the error output what is about to be done, and go on if the user agrees.

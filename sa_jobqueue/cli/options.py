@@ -12,7 +12,6 @@ A function gets the values that it has parameters for; :func:`given` returns all
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from inspect import signature
@@ -25,29 +24,22 @@ import click
 MOST_SECONDS = 1_000_000_000
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option without its name.
-
-    Attributes:
-        settings: what click.Option() is given.
-    """
-
-    settings: dict[str, Any]
+class Option(dict[str, Any]):
+    """An option without its name: what click.Option() is given."""
 
     def named(self, parameter: str) -> click.Option:
         """Make the option whose value a parameter gets."""
-        return click.Option([f"--{parameter.replace('_', '-')}"], **self.settings)
+        return click.Option([f"--{parameter.replace('_', '-')}"], **self)
 
 
 def flag(says: str) -> Any:
     """Declare an option without a value."""
-    return Option({"is_flag": True, "help": says})
+    return Option(is_flag=True, help=says)
 
 
 def text(says: str, metavar: str | None = "NAME", **settings: Any) -> Any:
     """Declare an option with a text."""
-    return Option({"metavar": metavar, "help": says, **settings})
+    return Option(metavar=metavar, help=says, **settings)
 
 
 def number(says: str, *, least: int = 1, most: int = 2**31 - 1, **settings: Any) -> Any:
@@ -88,6 +80,6 @@ def plain_command(*others: click.Parameter) -> Callable[[Callable[..., Any]], cl
         def run(**values: Any) -> None:
             function(**{name: value for name, value in values.items() if name in known})
 
-        return click.command(cls=click.Command, params=[*own, *others])(run)
+        return click.command(params=[*own, *others])(run)
 
     return declare

@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 
 from .. import control
 from ..ages import age_text, count_text, duration_text, rate_text, rough_text, time_text
-from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete
+from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete, workers_needed
 from ..counts.count import has_table
 from ..counts.stats import count_statuses
 from ..databases import database_of_dialect
@@ -53,7 +53,10 @@ R = TypeVar("R")
 
 
 @command(JSON)
-def status(at: Place) -> Any:
+def status(
+    at: Place,
+    drain_in: timedelta | None = seconds("With --json: tell how many workers drain it in so long."),
+) -> Any:
     """Count the jobs of queues.
 
     The command reads only indexes, and is fast on a big table. For one MODULE:QUEUE it also counts
@@ -61,7 +64,8 @@ def status(at: Place) -> Any:
     """
     seen = _look(at)
     if given("json"):
-        return [_data(*each) for each in zip(at.queues, seen.values(), strict=True)]
+        found = zip(at.queues, seen.values(), strict=True)
+        return [_data(target, each, drain_in) for target, each in found]
     (target, queue), *others = at.queues.items()
     if not others and target in given("targets"):
         counts = at.read(queue.count_by_status)
@@ -70,17 +74,13 @@ def status(at: Place) -> Any:
     for name, each in seen.items():
         if each.paused is not None:
             _tell_paused(name, each.paused)
-    for line in _waits(at):
+    for line in at.read(lambda session: list(_waits(session, at.queues.values()))):
         say(line)
     return None
 
 
-def _waits(at: Place) -> list[str]:
+def _waits(session: Session, queues: Collection[JobQueue[Any]]) -> Iterator[str]:
     """Tell for how many groups and signals jobs wait, in lines."""
-    return at.read(lambda session: [*_waits_in(session, at.queues.values())])
-
-
-def _waits_in(session: Session, queues: Collection[JobQueue[Any]]) -> Iterator[str]:
     for queue in {queue.mapping.table.metadata: queue for queue in queues}.values():
         groups = beside(queue.mapping, GROUPS)
         if groups is None or not has_table(session.connection(), groups.table):
@@ -119,9 +119,11 @@ def top(
             for name, engine in engines.items():
                 try:
                     with Deadlines(engine, PATIENCE):
-                        looked = _look(at := Place(engine, queues))
+                        looked = _look(Place(engine, queues))
                         found = {f"{name} {queue}".lstrip(): it for queue, it in looked.items()}
-                        waits[name] = [f"{name} {line}".lstrip() for line in _waits(at)]
+                        with Session(engine) as session:
+                            lines = list(_waits(session, queues.values()))
+                        waits[name] = [f"{name} {line}".lstrip() for line in lines]
                 except (DBAPIError, OSError) as error:  # a server that is away is asked again
                     problems.append(f"{name} not read, tried again: {in_one_line(error)}".lstrip())
                     continue
@@ -222,12 +224,13 @@ def spark(numbers: Sequence[int]) -> str:
 DATA = {"name": "queue", "oldest": "oldest_seconds", "rate": "finished_per_second"}
 
 
-def _data(target: str, seen: QueueStats) -> dict[str, Any]:
+def _data(target: str, seen: QueueStats, drain_in: timedelta | None) -> dict[str, Any]:
     """Return a queue as JSON has it: null where nobody knows."""
     states = [worker.state for worker in seen.workers or ()]
     workers = {state.name.lower(): states.count(state) for state in OwnerState}
     figures = {DATA.get(name, name): value for name, value in vars(seen).items()}
-    return {"target": target, **figures, "workers": None if seen.workers is None else workers}
+    told = {"target": target, **figures, "workers": None if seen.workers is None else workers}
+    return told if drain_in is None else {**told, "workers_needed": workers_needed(seen, drain_in)}
 
 
 def overview_table(
@@ -290,8 +293,7 @@ def workers(at: Place) -> Any:
 
 def listed(at: Place, in_tables: Callable[..., list[R]]) -> list[R]:
     """Read the control tables of the queues, each once; queues without them are an error."""
-    found = (control.tables_for(None, queue) for queue in at.queues.values())
-    each_once = {id(tables): tables for tables in found}.values()
+    each_once = dict.fromkeys(control.tables_for(None, it) for it in at.queues.values())
     return at.read(
         lambda session: [it for tables in each_once for it in in_tables(session, tables=tables)]
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from inspect import isawaitable
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import click
@@ -44,7 +43,6 @@ def work(
     max_runtime: timedelta | None = seconds("Claims that are older are reaped.  [default: none]"),
     health_port: int | None = number("Answer GET /live and GET /ready on this port.", most=65_535),
     max_jobs: int | None = number("End the process after N jobs; --processes replaces it."),
-    max_memory: int | None = number("End the process beyond N MB; --processes replaces it."),
     setup: str | None = text("Called once in each process, before its work.", "MODULE:FUNCTION"),
     log_level: str | None = logs.LEVEL,
     log_json: bool = logs.AS_JSON,
@@ -72,11 +70,8 @@ def work(
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
     if setup is not None:
         load_target(setup)()
-    most = Most(max_jobs, max_memory)
     options: dict[str, Any] = {"concurrency": concurrency, "limit": limit, "drain": drain}
     options |= {"poll": poll, "grace": grace, "max_runtime": max_runtime}
-    if max_jobs or max_memory:
-        options["on_outcome"] = most.note
     parts = [part for lane in lanes.values() for part in lane.parts]
 
     def run(sources: dict[str, Any], engines: dict[str, Engine]) -> bool:
@@ -96,8 +91,16 @@ def work(
             kind, runtime = AsyncWorker, TASKS
         changing = bool(databases.engine) and "" not in sources
         source = sources.get("", databases.sources if changing else sources)
+        numbers = count(1)
+
+        def stop_after_the_last(_job: object, _outcome: object) -> None:
+            if next(numbers) == max_jobs:
+                log.info("the worker has done %d jobs, and ends", max_jobs)
+                worker.stop()
+
+        if max_jobs is not None:
+            options["on_outcome"] = stop_after_the_last
         worker = kind(source, list(lanes.values()), **options)
-        most.stop = worker.stop
         if health_port is not None and not own.is_child:
             answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
         now = databases.engines_now if changing else lambda: engines
@@ -110,34 +113,6 @@ def work(
         log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
         context.exit(error.code if isinstance(error.code, int) and error.code else 1)
     log.info("the worker was stopped" if stopped else "no job is due, and no retry waits")
-
-
-class Most:
-    """Stops a worker that has done so many jobs, or has used so much memory."""
-
-    stop: Callable[[], None]
-
-    def __init__(self, jobs: int | None, megabytes: int | None) -> None:
-        self._jobs, self._megabytes = jobs, megabytes
-        self._done = 0
-
-    def note(self, _job: object, _outcome: object) -> None:
-        """Count a job that was finished; stop the worker if it was the last one."""
-        self._done += 1
-        is_full = self._megabytes is not None and memory_used() > self._megabytes
-        if is_full or self._done == self._jobs:
-            why = f": it has used more than {self._megabytes} MB" if is_full else ""
-            log.info("the worker has done %d jobs, and ends%s", self._done, why)
-            self._megabytes = None
-            self.stop()
-
-
-def memory_used() -> float:
-    """Return the most memory that this process has used, in MB."""
-    from resource import RUSAGE_SELF, getrusage  # not on Windows
-
-    used = getrusage(RUSAGE_SELF).ru_maxrss
-    return used / (1_000_000 if sys.platform == "darwin" else 1_000)
 
 
 def _load_lanes(
