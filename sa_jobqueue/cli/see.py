@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -74,27 +74,31 @@ def status(
     for name, each in seen.items():
         if each.paused is not None:
             _tell_paused(name, each.paused)
-    for line in at.read(lambda session: list(_waits(session, at.queues.values()))):
+    for line in _waits(at):
         say(line)
     return None
 
 
-def _waits(session: Session, queues: Collection[JobQueue[Any]]) -> Iterator[str]:
+def _waits(at: Place) -> Iterator[str]:
     """Tell for how many groups and signals jobs wait, in lines."""
-    for queue in {queue.mapping.table.metadata: queue for queue in queues}.values():
-        groups = beside(queue.mapping, GROUPS)
-        if groups is None or not has_table(session.connection(), groups.table):
-            continue
-        number, progress = progress_of_all(session, queue.mapping.entity)
-        if number:
-            bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
-            done = f"{progress.done:,} of {progress.total:,} members are done"
-            yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
+    queues = at.queues.values()
     workflows = dict.fromkeys(getattr(queue, "workflow", None) for queue in queues)
-    for workflow in filter(None, workflows):
-        for status, count in count_statuses(session, workflow.entity, workflow.signals).items():
-            if count is None or count.number:
-                yield f"{status!r} of {workflow.mapping}: {count or 'not indexed'}, until a signal"
+    with Session(at.engine) as session:
+        for queue in {queue.mapping.table.metadata: queue for queue in queues}.values():
+            groups = beside(queue.mapping, GROUPS)
+            if groups is None or not has_table(session.connection(), groups.table):
+                continue
+            number, progress = progress_of_all(session, queue.mapping.entity)
+            if number:
+                bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
+                done = f"{progress.done:,} of {progress.total:,} members are done"
+                yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
+        for workflow in filter(None, workflows):
+            counts = count_statuses(session, workflow.entity, workflow.signals)
+            for status, count in counts.items():
+                if count is None or count.number:
+                    many = count or "not indexed"
+                    yield f"{status!r} of {workflow.mapping}: {many}, until a signal"
 
 
 #: From this width on, `top` draws how many jobs were due at its last looks, so many.
@@ -119,11 +123,9 @@ def top(
             for name, engine in engines.items():
                 try:
                     with Deadlines(engine, PATIENCE):
-                        looked = _look(Place(engine, queues))
+                        looked = _look(at := Place(engine, queues))
                         found = {f"{name} {queue}".lstrip(): it for queue, it in looked.items()}
-                        with Session(engine) as session:
-                            lines = list(_waits(session, queues.values()))
-                        waits[name] = [f"{name} {line}".lstrip() for line in lines]
+                        waits[name] = [f"{name} {line}".lstrip() for line in _waits(at)]
                 except (DBAPIError, OSError) as error:  # a server that is away is asked again
                     problems.append(f"{name} not read, tried again: {in_one_line(error)}".lstrip())
                     continue
