@@ -122,20 +122,6 @@ class Steering:
             elif not changed:  # an order of the user's own has no second page
                 return
 
-    def cancel_all(self) -> Iterator[Key]:
-        """Cancel batch after batch, until no unclaimed job is left; yield the keys."""
-        spec = self.queue.plan.spec
-        unclaimed = select(spec.mapping.entity).where(
-            spec.mapping.has_status(spec.ready), *spec.where
-        )
-
-        def cancel_some(session: Session) -> list[Key]:
-            some = session.scalars(unclaimed.limit(BATCH)).unique().all()
-            return _keys(self.queue.cancel(session, some))
-
-        while changed := self.run(cancel_some):
-            yield from changed
-
     def release_owner(self, owner: str) -> list[Key]:
         """Release all that an owner has claimed; return the keys."""
         return self.run(lambda session: _keys(_release(session, self.queue, owner)))

@@ -12,13 +12,14 @@ import click
 
 from .. import control
 from ..ages import count_text, duration_text, time_text
-from ..counts import count_failed, overview
+from ..counts import count_failed
 from ..databases.clock import time_of
 from ..model.columns import first_line
 from ..model.keys import queue_name
 from ..schedules import ScheduleInfo, Schedules
 from ..steering import Key, Steering, Verb, keys_from, keys_text, keys_without, verb_of
-from .command import Place, command, flag, given, number, seconds, show, text
+from .command import FULL, JSON, YES, Place, command, show, tell
+from .options import flag, given, number, seconds, text
 from .printing import say, whole
 from .see import workers_of
 
@@ -37,15 +38,9 @@ def retry(at: Place, failed: bool = flag("Retry all failed jobs.")) -> Any:
 
 
 @command(of_jobs=True)
-def cancel(at: Place, every: bool = flag("Cancel all, due or not.", "--all")) -> Any:
-    """Cancel unclaimed jobs.
-
-    Give the keys of the jobs, or --all.
-    """
-    due = at.read(partial(overview, queues=[at.queue]))[0].due if every else 0
-    which = f"all unclaimed jobs ({due} due, and those due later)"
-    cancel_all = Steering(at.engine, at.queue).cancel_all
-    return change(at, at.queue.cancel, "--all", (which, cancel_all) if every else None)
+def cancel(at: Place) -> Any:
+    """Cancel unclaimed jobs."""
+    return change(at, at.queue.cancel)
 
 
 @command(of_jobs=True)
@@ -106,15 +101,13 @@ def change(
     at.ask(f"{name} {jobs}{of}")
     changed = list(work())
     left = keys_without(keys, changed)
-    if given("as_json"):
-        return {"queue": queue_name(at.queue), "verb": name, "changed": changed, "left": left}
-    say(f"{name}: {count_text(len(changed), 'job')}")
+    tell(f"{name}: {count_text(len(changed), 'job')}")
     if left:
-        say(f"left alone, for their status or queue is another: {keys_text(left)}")
-    return None
+        tell(f"left alone, for their status or queue is another: {keys_text(left)}")
+    return {"queue": queue_name(at.queue), "verb": name, "changed": changed, "left": left}
 
 
-@command("yes", "as_json")
+@command(YES, JSON)
 def prune(
     at: Place,
     older_than: timedelta = seconds("Delete jobs finished before.", zero=True, required=True),
@@ -130,9 +123,8 @@ def prune(
     for name, queue in at.named.items():
         deleted = Steering(at.engine, queue).prune(older_than, status)
         told.append({"queue": queue_name(queue), "verb": "prune", "deleted": deleted})
-        if not given("as_json"):
-            say(f"prune: {count_text(deleted, 'job')} of {name}")
-    return told if given("as_json") else None
+        tell(f"prune: {count_text(deleted, 'job')} of {name}")
+    return told
 
 
 @command()
@@ -163,7 +155,7 @@ def reap(
 # -- queues and schedules ------------------------------------------------------
 
 
-@command("yes")
+@command(YES)
 def pause(at: Place) -> None:
     """Stop all workers from claiming jobs.
 
@@ -172,7 +164,7 @@ def pause(at: Place) -> None:
     _switch(at, control.pause, "pause", "is paused", "was paused already")
 
 
-@command("yes")
+@command(YES)
 def resume(at: Place) -> None:
     """Let workers claim jobs again."""
     _switch(at, control.resume, "resume", "is resumed", "was not paused")
@@ -184,10 +176,11 @@ def _switch(at: Place, change: Callable[..., bool], verb: str, done: str, undone
     concerned = ", ".join(f"{number} {state}" for state, number in states.items()) or "none"
     at.ask(f"{verb} {at.names} (workers: {concerned})")
     for name, queue in at.named.items():
-        say(f"{name} {done if at.write(partial(change, queue=queue)) else undone}")
+        is_changed = Steering(at.engine, queue).run(partial(change, queue=queue))
+        say(f"{name} {done if is_changed else undone}")
 
 
-@command("full", "yes", "as_json")
+@command(FULL, YES, JSON)
 def schedules(
     at: Place,
     pause: str | None = text("Pause this schedule."),
@@ -214,13 +207,15 @@ def schedules(
     ):
         if name is not None:
             at.ask(f"{what} the schedule {name}")
-            if at.write(partial(change, name=name)) is False:  # what is printed below may be JSON
+            is_changed = Steering(at.engine, at.queue).run(partial(change, name=name))
+            if is_changed is False:  # what is printed below may be JSON
                 say(f"the schedule {name} was so already: nothing has changed", err=True)
     infos = at.read(known.all)
     rows = (_row(it, at.called(it.queue)) for it in infos)
     ticks = (whole("next (UTC)"), whole("last (UTC)"))
     columns = (whole("schedule"), "queue", "times", *ticks, "state")
-    return show(list(map(vars, infos)), *columns, rows=rows)
+    show(*columns, rows=rows)
+    return list(map(vars, infos))
 
 
 def _row(it: ScheduleInfo, queue: str) -> tuple[object, ...]:

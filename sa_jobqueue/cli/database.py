@@ -8,17 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from sqlalchemy import Connection, Engine, Table, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.util import greenlet_spawn
 
-from ..databases import assume_locks, database_of, database_of_dialect
+from ..databases import database_of, database_of_dialect
 from ..doctor.checks import what_lacks
 from ..worker.deadlines import Deadlines
+from .options import given, text
 from .printing import in_one_line
 from .targets import load_target
 
@@ -35,6 +38,9 @@ URLS = (
     "sqlite:///FILE"
 )
 
+#: How long a call to a database may take until the command shows the others.
+PATIENCE = timedelta(seconds=10)
+
 #: How long a command waits for the network when it ends: asyncpg waits for an answer.
 FAREWELL = timedelta(seconds=5)
 
@@ -42,21 +48,33 @@ FAREWELL = timedelta(seconds=5)
 BUSY_TIMEOUT = 30.0
 
 
+OF_URL = f"The database: {URLS}. Several: --url eu=URL --url us=URL."
+OF_ENGINE = (
+    "The application's own Engine, AsyncEngine or sessionmaker, instead of --url; or a function "
+    "that returns a mapping of names to several."
+)
+IN_ENVIRONMENT: Any = {"multiple": True, "envvar": URL_VARIABLE, "show_envvar": True}
+
+#: The options that name databases.
+DATABASES = (
+    text(OF_URL, "[NAME=]URL", **IN_ENVIRONMENT).named("url"),
+    text(OF_ENGINE, "MODULE:ENGINE").named("engine"),
+    text("Only this one, of several with names.").named("database"),
+)
+
+
 @dataclass(frozen=True)
 class Databases:
     """What the options say of a command's databases; one that has no name is called "".
 
     Attributes:
-        url, engine, engines: what these options name; the last of them counts.
+        url, engine: what these options name; the last of them counts.
         database: the one to work on, of several.
-        assume_locks: whether a server is used that is refused as a look-alike.
     """
 
     url: tuple[str, ...] = ()
     engine: str | None = None
-    engines: str | None = None
     database: str | None = None
-    assume_locks: bool = False
 
     def sources(self, *, awaits: bool = False) -> dict[str, Any]:
         """Return the application's engines or sessionmakers, or engines of the URLs, by name.
@@ -69,18 +87,14 @@ class Databases:
             ClickException: an engine cannot be made.
         """
         with driver_errors():
-            if self.engines:
-                found = load_target(self.engines)
-                found = found() if callable(found) else found
-                if not isinstance(found, Mapping):
-                    what = f"{self.engines} gives {type(found).__name__}"
-                    raise click.ClickException(f"{what}, no mapping of names to engines")
-            elif self.engine:
-                found = {"": load_target(self.engine)}
+            if self.engine:
+                found = load_target(self.engine)
+                found = found() if isfunction(found) else found
+                found = found if isinstance(found, Mapping) else {"": found}
             else:
                 named = self._named_urls().items()
                 found = {name: engine_of(url, awaits=awaits) for name, url in named}
-        if self.database is not None and self.database not in found:
+        if self.database not in (None, *found):
             known = ", ".join(found) if any(found) else "none has a name"
             raise click.UsageError(f"there is no database {self.database!r} among them: {known}")
         return {name: it for name, it in found.items() if self.database in (None, name)}
@@ -92,8 +106,7 @@ class Databases:
     def _named_urls(self) -> dict[str, str]:
         if not self.url:
             raise click.UsageError(
-                "which database? Give --url URL, --engine MODULE:ENGINE or --engines "
-                f"MODULE:FUNCTION, or set {URL_VARIABLE}"
+                f"which database? Give --url URL or --engine MODULE:ENGINE, or set {URL_VARIABLE}"
             )
         parts = [NAMED.fullmatch(url) for url in self.url]
         named = {part["name"] or "": part["url"] for part in parts if part}
@@ -150,13 +163,23 @@ class Databases:
         engine = getattr(bind, "sync_engine", bind)
         if not isinstance(engine, Engine):
             raise click.ClickException(
-                f"{self.engine or self.engines} is no Engine, AsyncEngine, sessionmaker or "
+                f"{self.engine} is no Engine, AsyncEngine, sessionmaker or "
                 "async_sessionmaker with an engine, but of the class "
                 f"{type(source).__name__}"  # a text may have a password
             )
-        if self.assume_locks:
-            assume_locks(engine)
         return engine
+
+
+def named_databases() -> Databases:
+    """Return what the options of the running command name.
+
+    Raises:
+        UsageError: two of them name the database.
+    """
+    source = click.get_current_context().get_parameter_source("url")
+    if given("engine") and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--url, --engine: give one of them, not both")
+    return Databases(given("url"), given("engine"), given("database"))
 
 
 def connect(engine: Engine, tables: Iterable[Table] = ()) -> None:
@@ -213,8 +236,9 @@ def driver_errors() -> Iterator[None]:
     try:
         yield
     # A missing driver raises ImportError, a port that is no number ValueError; PyMySQL without
-    # cryptography raises RuntimeError; a driver for asyncio OSError when nobody listens.
-    except (ImportError, RuntimeError, OSError, ValueError, ArgumentError) as error:
+    # cryptography raises RuntimeError; a driver for asyncio OSError when nobody listens; an
+    # option that a driver does not know TypeError.
+    except (ImportError, RuntimeError, OSError, TypeError, ValueError, ArgumentError) as error:
         hint = "" if isinstance(error, OSError) else f"; write the URL of a database as in {URLS}"
         raise click.ClickException(f"{in_one_line(error)}{hint}") from error
 

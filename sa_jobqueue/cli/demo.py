@@ -27,8 +27,8 @@ from ..process import THREADS, first_signal_stops, signals_handled
 from ..queue import JobQueue
 from ..sessions.transactions import run_with_retries
 from ..worker import Worker
-from .command import number, plain_command, seconds, text
 from .database import URLS, Databases, engine_of, one_of, shown_url
+from .options import number, plain_command, seconds, text
 from .printing import say
 
 #: Each producer inserts so many rows in a tick of so many seconds; a transaction finishes a batch.

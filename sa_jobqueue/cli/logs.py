@@ -26,7 +26,8 @@ from ..model.status import CANCELLED, FAILED
 from ..process import Runtime
 from ..worker import Lane
 from ..worker.deadlines import Deadlines
-from .command import PATIENCE, flag, text
+from .database import PATIENCE
+from .options import flag, text
 from .printing import printable
 
 log = logging.getLogger("sa_jobqueue.cli")

@@ -51,14 +51,15 @@ NOT_BEGUN = "a worker has not begun"
 
 
 class OwnProcess:
-    """A process in which only a command runs, so that it may be ended; a test's process is none.
+    """The process in which a command runs.
 
     Args:
         pipe: to the supervisor, which closes it when the process is to end; None: there is none.
+        may_end: nothing else runs in it, so that it may be ended; a test's process may not.
     """
 
-    def __init__(self, pipe: Connection | None = None) -> None:
-        self.is_child = pipe is not None
+    def __init__(self, pipe: Connection | None = None, *, may_end: bool = True) -> None:
+        self.is_child, self._may_end = pipe is not None, may_end
         # An import may take its time, or hang: before the work the process just ends.
         self._stop: Callable[[], object] = lambda: os._exit(0)
         self._trouble: Callable[[], str | None] = lambda: NOT_BEGUN
@@ -82,7 +83,8 @@ class OwnProcess:
             yield
             exit_code = 0
         finally:
-            THREADS.start(partial(_end, exit_code), name="sa_jobqueue end")
+            if self._may_end:
+                THREADS.start(partial(_end, exit_code), name="sa_jobqueue end")
 
     def _talk(self, pipe: Connection) -> None:
         told: str | None = NOT_BEGUN

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,12 +29,11 @@ from sqlalchemy.orm import Session
 
 from .. import control
 from ..ages import age_text, count_text, duration_text, rate_text, rough_text, time_text
-from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete
+from ..counts import Listed, QueueStats, list_jobs, overview, why_incomplete, workers_needed
 from ..counts.count import has_table
 from ..counts.stats import count_statuses
 from ..databases import database_of_dialect
-from ..doctor import Report, examine
-from ..doctor.examination import Severity
+from ..doctor import Report, Severity, examine
 from ..groups import progress_of_all
 from ..model.columns import first_line
 from ..model.keys import CONTROL, beside, queue_name
@@ -44,36 +43,29 @@ from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue, claim_statements
 from ..steering import key_text
 from ..worker.deadlines import Deadlines
-from .command import (
-    PATIENCE,
-    TARGETS,
-    Place,
-    command,
-    flag,
-    given,
-    number,
-    plain_command,
-    seconds,
-    show,
-    text,
-)
-from .database import shown_url
+from .command import FULL, JSON, TARGETS, Place, command, show, tell
+from .database import PATIENCE, shown_url
+from .options import flag, given, number, plain_command, seconds, text
 from .printing import in_one_line, printable, right, say, table_of, whole, wide_console
 from .targets import load_queues
 
 R = TypeVar("R")
 
 
-@command("as_json")
-def status(at: Place) -> Any:
+@command(JSON)
+def status(
+    at: Place,
+    drain_in: timedelta | None = seconds("With --json: tell how many workers drain it in so long."),
+) -> Any:
     """Count the jobs of queues.
 
     The command reads only indexes, and is fast on a big table. For one MODULE:QUEUE it also counts
     by status, and reads all rows; --json does not.
     """
     seen = _look(at)
-    if given("as_json"):
-        return [_data(*each) for each in zip(at.queues, seen.values(), strict=True)]
+    if given("json"):
+        found = zip(at.queues, seen.values(), strict=True)
+        return [_data(target, each, drain_in) for target, each in found]
     (target, queue), *others = at.queues.items()
     if not others and target in given("targets"):
         counts = at.read(queue.count_by_status)
@@ -81,32 +73,32 @@ def status(at: Place) -> Any:
     Console().print(overview_table(seen))
     for name, each in seen.items():
         if each.paused is not None:
-            _say_paused(name, each.paused)
+            _tell_paused(name, each.paused)
     for line in _waits(at):
         say(line)
     return None
 
 
-def _waits(at: Place) -> list[str]:
+def _waits(at: Place) -> Iterator[str]:
     """Tell for how many groups and signals jobs wait, in lines."""
-    return at.read(lambda session: [*_waits_in(session, at.queues.values())])
-
-
-def _waits_in(session: Session, queues: Collection[JobQueue[Any]]) -> Iterator[str]:
-    for queue in {queue.mapping.table.metadata: queue for queue in queues}.values():
-        groups = beside(queue.mapping, GROUPS)
-        if groups is None or not has_table(session.connection(), groups.table):
-            continue
-        number, progress = progress_of_all(session, queue.mapping.entity)
-        if number:
-            bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
-            done = f"{progress.done:,} of {progress.total:,} members are done"
-            yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
+    queues = at.queues.values()
     workflows = dict.fromkeys(getattr(queue, "workflow", None) for queue in queues)
-    for workflow in filter(None, workflows):
-        for status, count in count_statuses(session, workflow.entity, workflow.signals).items():
-            if count is None or count.number:
-                yield f"{status!r} of {workflow.mapping}: {count or 'not indexed'}, until a signal"
+    with Session(at.engine) as session:
+        for queue in {queue.mapping.table.metadata: queue for queue in queues}.values():
+            groups = beside(queue.mapping, GROUPS)
+            if groups is None or not has_table(session.connection(), groups.table):
+                continue
+            number, progress = progress_of_all(session, queue.mapping.entity)
+            if number:
+                bad = f", {progress.failed:,} failed or cancelled" if progress.failed else ""
+                done = f"{progress.done:,} of {progress.total:,} members are done"
+                yield f"jobs wait for {count_text(number, 'group')}: {done}{bad}"
+        for workflow in filter(None, workflows):
+            counts = count_statuses(session, workflow.entity, workflow.signals)
+            for status, count in counts.items():
+                if count is None or count.number:
+                    many = count or "not indexed"
+                    yield f"{status!r} of {workflow.mapping}: {many}, until a signal"
 
 
 #: From this width on, `top` draws how many jobs were due at its last looks, so many.
@@ -171,7 +163,7 @@ def q_stops(stop: Callable[[], object]) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-@command("full", "as_json")
+@command(FULL, JSON)
 def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -> Any:
     """List failed jobs, the newest first.
 
@@ -191,7 +183,8 @@ def failed(at: Place, limit: int = number("List at most N jobs.", default=20)) -
             data.append({"queue": queue_name(queue), "key": job.key, **told, **last})
             rows.append((name, key_text(job.key), *told.values(), first_line(job.last_error)))
     columns = ("queue", whole("key"), "job", right("tries"), whole("failed at (UTC)"), "error")
-    return show(data, *columns, rows=rows)
+    show(*columns, rows=rows)
+    return data
 
 
 def _look(at: Place) -> dict[str, QueueStats]:
@@ -233,12 +226,13 @@ def spark(numbers: Sequence[int]) -> str:
 DATA = {"name": "queue", "oldest": "oldest_seconds", "rate": "finished_per_second"}
 
 
-def _data(target: str, seen: QueueStats) -> dict[str, Any]:
+def _data(target: str, seen: QueueStats, drain_in: timedelta | None) -> dict[str, Any]:
     """Return a queue as JSON has it: null where nobody knows."""
     states = [worker.state for worker in seen.workers or ()]
     workers = {state.name.lower(): states.count(state) for state in OwnerState}
     figures = {DATA.get(name, name): value for name, value in vars(seen).items()}
-    return {"target": target, **figures, "workers": None if seen.workers is None else workers}
+    told = {"target": target, **figures, "workers": None if seen.workers is None else workers}
+    return told if drain_in is None else {**told, "workers_needed": workers_needed(seen, drain_in)}
 
 
 def overview_table(
@@ -274,11 +268,11 @@ def _workers_text(seen: QueueStats) -> Text | None:
     return Text.from_markup(" ".join(words))
 
 
-def _say_paused(queue: str, since: datetime) -> None:
-    say(f"{queue} is paused since {time_text(since)} UTC")
+def _tell_paused(queue: str, since: datetime) -> None:
+    tell(f"{queue} is paused since {time_text(since)} UTC")
 
 
-@command("full", "as_json")
+@command(FULL, JSON)
 def workers(at: Place) -> Any:
     """List workers and paused queues.
 
@@ -292,18 +286,16 @@ def workers(at: Place) -> Any:
         for queues in [", ".join(map(at.called, it.queues))]
         for seen in [rough_text(datetime.now(UTC) - it.seen_at)]
     )
+    show(*columns, whole("seen"), rows=rows)
+    for pause in pauses:
+        _tell_paused(at.called(pause.queue), pause.since)
     data = [{**vars(it), "state": it.state.name.lower()} for it in found]
-    told = {"workers": data, "paused": list(map(vars, pauses))}
-    shown = show(told, *columns, whole("seen"), rows=rows)
-    for pause in () if given("as_json") else pauses:
-        _say_paused(at.called(pause.queue), pause.since)
-    return shown
+    return {"workers": data, "paused": list(map(vars, pauses))}
 
 
 def listed(at: Place, in_tables: Callable[..., list[R]]) -> list[R]:
     """Read the control tables of the queues, each once; queues without them are an error."""
-    found = (control.tables_for(None, queue) for queue in at.queues.values())
-    each_once = {id(tables): tables for tables in found}.values()
+    each_once = dict.fromkeys(control.tables_for(None, it) for it in at.queues.values())
     return at.read(
         lambda session: [it for tables in each_once for it in in_tables(session, tables=tables)]
     )

@@ -7,9 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from email.message import Message
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_urlsafe
 from typing import Any
@@ -19,13 +17,13 @@ import click
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from ..counts import overview, workers_needed
 from ..model.columns import first_line
 from ..process import THREADS, first_signal_stops
 from ..queue import JobQueue
 from . import logs
-from .command import Place, command, flag, number, seconds, text
-from .printing import print_json, say
+from .command import command
+from .options import flag, number, text
+from .printing import say
 
 HOST = text("The address to listen on.", default="127.0.0.1")
 ALLOW_HOST = text("Another name of this server, beside its own.", multiple=True)
@@ -80,7 +78,6 @@ def metrics(
     host: str = HOST,
     port: int = number("The port to listen on.", most=65535, default=9100),
     allow_host: tuple[str, ...] = ALLOW_HOST,
-    drain_in: timedelta | None = seconds("Print how many workers finish the due jobs in so long."),
 ) -> None:
     """Serve metrics of queues to Prometheus until Ctrl-C.
 
@@ -88,10 +85,6 @@ def metrics(
     indexes alone. If PROMETHEUS_MULTIPROC_DIR names a folder, each scrape also has what other
     processes count there.
     """
-    if drain_in is not None:
-        needed = {name: _needed(Place(it, queues, name), drain_in) for name, it in engines.items()}
-        print_json(needed.get("", needed))
-        click.get_current_context().exit(int(None in needed.values()))
     with extra("prometheus"):
         from prometheus_client import exposition
 
@@ -117,17 +110,6 @@ def metrics(
         answer(host, port, scrape)
         click.echo(f"http://{in_address(host)}:{port}/metrics")
         stop.wait()
-
-
-def _needed(at: Place, within: timedelta) -> dict[str, int | None] | None:
-    """Return by targets how many workers finish in a time what is due; None: nobody knows."""
-    try:
-        seen = at.read(partial(overview, queues=at.queues.values()))
-    except DBAPIError:
-        if not at.database:
-            raise
-        return None
-    return dict(zip(at.queues, (workers_needed(each, within) for each in seen), strict=True))
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from operator import attrgetter
@@ -20,9 +19,6 @@ from ..workflow import Workflow
 from .printing import in_one_line
 
 Found: TypeAlias = "JobQueue[Any] | Lane[Any]"
-
-#: Parts of the paths of code that is not the user's own.
-FOREIGN = ("<frozen", f"{os.sep}site-packages{os.sep}", f"{os.sep}lib{os.sep}python")
 
 
 def load_target(target: str) -> Any:
@@ -113,21 +109,14 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever the user's module raises
+        reason = str(error) if isinstance(error, SyntaxError) else in_one_line(error)
+        way = f'python -c "import {name}" shows where'
         names = (name, name.partition(".")[0])
-        own = isinstance(error, ModuleNotFoundError) and error.name in names
-        hint = (
-            "; write a module as in an import, such as shop.queues: it is looked for in the "
-            "current folder and on PYTHONPATH"
-        )
-        reason = f"{type(error).__name__}: {_text_and_place(error)}{hint if own else ''}"
-        raise click.ClickException(f"cannot import {name!r}: {reason}") from error
-
-
-def _text_and_place(error: Exception) -> str:
-    """Return the text of an error, and the line in the user's code that it comes from."""
-    if isinstance(error, SyntaxError):
-        return str(error)  # it names the file and the line
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [each for each in frames if not any(part in each.filename for part in FOREIGN)]
-    where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{in_one_line(error)}{where}"
+        if isinstance(error, ModuleNotFoundError) and error.name in names:
+            way = (
+                "write a module as in an import, such as shop.queues: it is looked for in the "
+                "current folder and on PYTHONPATH"
+            )
+        raise click.ClickException(
+            f"cannot import {name!r}: {type(error).__name__}: {reason}; {way}"
+        ) from error

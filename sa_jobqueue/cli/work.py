@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from datetime import timedelta
 from inspect import isawaitable
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import click
@@ -17,12 +15,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.util import await_only
 
 from ..process import SIGNALS, THREADS, first_signal_stops, function_name
-from ..queue import JobQueue
 from ..worker import GRACE, LONGEST_POLL, Lane, Worker
 from ..worker.lanes import lanes_of
 from . import logs
-from .command import TARGETS, database_options, flag, number, plain_command, seconds, text
-from .database import Databases, check_file, driver_errors, require_tables
+from .command import TARGETS
+from .database import DATABASES, check_file, driver_errors, named_databases, require_tables
+from .options import flag, number, plain_command, seconds, text
 from .processes import OwnProcess, Supervisor
 from .serve import answer_probes
 from .targets import load_lanes, load_target
@@ -32,10 +30,8 @@ log = logging.getLogger("sa_jobqueue.cli")
 ASYNC_DRIVERS = "postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
 
 
-@plain_command(TARGETS)
-@database_options
+@plain_command(TARGETS, *DATABASES)
 def work(
-    databases: Databases,
     targets: tuple[str, ...],
     handler: str | None = text("For a class, or a queue without a handler.", "MODULE:FUNCTION"),
     processes: int | None = number("Start N processes, and replace the dead.  [default: this one]"),
@@ -47,8 +43,6 @@ def work(
     max_runtime: timedelta | None = seconds("Claims that are older are reaped.  [default: none]"),
     health_port: int | None = number("Answer GET /live and GET /ready on this port.", most=65_535),
     max_jobs: int | None = number("End the process after N jobs; --processes replaces it."),
-    max_memory: int | None = number("End the process beyond N MB; --processes replaces it."),
-    on_outcome: str | None = text("Called with each job and its outcome.", "MODULE:FUNCTION"),
     setup: str | None = text("Called once in each process, before its work.", "MODULE:FUNCTION"),
     log_level: str | None = logs.LEVEL,
     log_json: bool = logs.AS_JSON,
@@ -62,10 +56,9 @@ def work(
     At SIGTERM or Ctrl-C the worker lets running handlers finish within the grace, and releases all
     other jobs. A second signal ends the worker at once.
     """
-    context = click.get_current_context()
-    own = context.find_object(OwnProcess)
-    supervised = own is not None and own.is_child
-    if processes is not None and not supervised:
+    databases, context = named_databases(), click.get_current_context()
+    own = context.find_object(OwnProcess) or OwnProcess(may_end=False)
+    if processes is not None and not own.is_child:
         logs.set_up_logging(log_level, as_json=log_json)
         supervisor = Supervisor(processes, drain=drain, grace=grace)
         if health_port is not None:  # a stuck child ends itself, and is replaced
@@ -77,11 +70,8 @@ def work(
         log.info("queues without a handler are left alone: %s", ", ".join(unhandled))
     if setup is not None:
         load_target(setup)()
-    most = Most(max_jobs, max_memory, None if on_outcome is None else load_target(on_outcome))
     options: dict[str, Any] = {"concurrency": concurrency, "limit": limit, "drain": drain}
     options |= {"poll": poll, "grace": grace, "max_runtime": max_runtime}
-    if any(it is not None for it in (max_jobs, max_memory, on_outcome)):
-        options["on_outcome"] = most.note
     parts = [part for lane in lanes.values() for part in lane.parts]
 
     def run(sources: dict[str, Any], engines: dict[str, Engine]) -> bool:
@@ -99,12 +89,21 @@ def work(
             from ..asyncio.worker import TASKS, AsyncWorker  # it needs greenlet
 
             kind, runtime = AsyncWorker, TASKS
-        source = sources.get("", databases.sources if databases.engines else sources)
+        changing = bool(databases.engine) and "" not in sources
+        source = sources.get("", databases.sources if changing else sources)
+        numbers = count(1)
+
+        def stop_after_the_last(_job: object, _outcome: object) -> None:
+            if next(numbers) == max_jobs:
+                log.info("the worker has done %d jobs, and ends", max_jobs)
+                worker.stop()
+
+        if max_jobs is not None:
+            options["on_outcome"] = stop_after_the_last
         worker = kind(source, list(lanes.values()), **options)
-        most.stop = worker.stop
-        if health_port is not None and not supervised:
+        if health_port is not None and not own.is_child:
             answer_probes(health_port, live=lambda: worker.stuck, ready=lambda: worker.trouble)
-        now = databases.engines_now if databases.engines else lambda: engines
+        now = databases.engines_now if changing else lambda: engines
         with tally.told_each_minute(runtime, now):
             return _run_worker(worker, lanes, own)
 
@@ -114,40 +113,6 @@ def work(
         log.error("SystemExit(%r) has ended this worker: a job's handler raised it", error.code)
         context.exit(error.code if isinstance(error.code, int) and error.code else 1)
     log.info("the worker was stopped" if stopped else "no job is due, and no retry waits")
-
-
-class Most:
-    """Stops a worker that has done so many jobs, or has used so much memory.
-
-    Args:
-        on_outcome: the user's own function, also called with each job and its outcome.
-    """
-
-    stop: Callable[[], None]
-
-    def __init__(self, jobs: int | None, megabytes: int | None, on_outcome: Any) -> None:
-        self._jobs, self._megabytes, self._on_outcome = jobs, megabytes, on_outcome
-        self._done = 0
-
-    def note(self, job: Any, outcome: Any) -> Any:
-        """Count a job that was finished; stop the worker if it was the last one."""
-        told = None if self._on_outcome is None else self._on_outcome(job, outcome)
-        self._done += 1
-        is_full = self._megabytes is not None and memory_used() > self._megabytes
-        if is_full or self._done == self._jobs:
-            why = f": it has used more than {self._megabytes} MB" if is_full else ""
-            log.info("the worker has done %d jobs, and ends%s", self._done, why)
-            self._megabytes = None
-            self.stop()
-        return told
-
-
-def memory_used() -> float:
-    """Return the most memory that this process has used, in MB."""
-    from resource import RUSAGE_SELF, getrusage  # not on Windows
-
-    used = getrusage(RUSAGE_SELF).ru_maxrss
-    return used / (1_000_000 if sys.platform == "darwin" else 1_000)
 
 
 def _load_lanes(
@@ -160,18 +125,19 @@ def _load_lanes(
     Raises:
         ArgumentError: a queue has no handler, or there is no queue that --handler can be for.
     """
-    found, left = load_lanes(targets), list[str]()
-    if handler is None:
-        bare = [it for it in found.values() if isinstance(it, JobQueue) and it.handled_by is None]
-        left = [name for name, it in found.items() if it in bare and name not in targets]
-        left = left if len(left) < len(found) else []
-    queues = {name: it for name, it in found.items() if name not in left}
+    found = load_lanes(targets)
+    handled = {
+        name: it
+        for name, it in found.items()
+        if handler or name in targets or isinstance(it, Lane) or it.handled_by
+    }
+    queues = handled or found
     given: Any = list(queues.values()) if len(queues) > 1 else next(iter(queues.values()))
-    lanes = lanes_of(given, None if handler is None else load_target(handler))
-    return dict(zip(queues, lanes, strict=True)), left
+    lanes = lanes_of(given, load_target(handler) if handler else None)
+    return dict(zip(queues, lanes, strict=True)), [name for name in found if name not in queues]
 
 
-def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None) -> bool:
+def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess) -> bool:
     """Run a Worker, or in a greenlet an AsyncWorker, until it ends; tell whether it was stopped."""
 
     def check(connection: Connection) -> None:
@@ -182,12 +148,12 @@ def _run_worker(worker: Any, lanes: dict[str, Lane[Any]], own: OwnProcess | None
 
     # A terminal sends Ctrl-C to all processes; the supervisor asks its children itself. A second
     # signal ends the process: whatever runs may take its time over a KeyboardInterrupt.
-    signals = (signal.SIGTERM,) if own is not None and own.is_child else SIGNALS
+    signals = (signal.SIGTERM,) if own.is_child else SIGNALS
     with first_signal_stops(worker.stop, *signals, then=signal.SIG_DFL):
         with driver_errors():
             is_ready = done(worker.check_database(check))
         if is_ready:
             log.info("a worker begins: %s", ", ".join(lanes))
-            with own.working(worker.stop, lambda: worker.trouble) if own else nullcontext():
+            with own.working(worker.stop, lambda: worker.trouble):
                 done(worker.run())
     return bool(worker.stopping)

@@ -299,8 +299,7 @@ def refuse_look_alike(title: str, told: Sequence[str]) -> None:
             f"this server says that it is {product} ({', '.join(told)}), and not {title}: "
             "sa_jobqueue does not know whether its row locks hold, and does not claim without row "
             "locks. Run `sa-jobqueue doctor --locks MODULE:QUEUE --url URL` to prove them. If they "
-            "hold, call sa_jobqueue.assume_locks(engine), or give commands the option "
-            "--assume-locks"
+            "hold, call sa_jobqueue.assume_locks(engine); commands take this engine by --engine"
         )
 
 

@@ -312,6 +312,6 @@ def _product(subject: Subject) -> Iterator[Finding]:
     question = subject.database.product_question
     if question is not None:
         told = list(map(str, subject.connection.exec_driver_sql(question).one()))
-        assume = ": call sa_jobqueue.assume_locks(engine), or give commands --assume-locks"
+        assume = ": call sa_jobqueue.assume_locks(engine), and give commands this engine"
         says = f"the server says that it is {', '.join(told)}"
         yield Finding(says + assume * bool(look_alike(told)))

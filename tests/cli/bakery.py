@@ -9,7 +9,7 @@ from sqlalchemy import String
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobQueue, RetryMixin
-from sa_jobqueue.worker import Outcome, job_context
+from sa_jobqueue.worker import job_context
 
 from .films import workflow as films  # noqa: F401  # as users import what another module declares
 
@@ -50,11 +50,6 @@ def bake(loaf: Loaf) -> None:
 def light_the_fire() -> None:
     """Begin the work of a process."""
     log.info("the fire burns")
-
-
-def tell(loaf: Loaf, outcome: Outcome) -> None:
-    """Tell what became of a loaf."""
-    log.info("loaf %d is sold: %r", loaf.id, outcome)
 
 
 @cakes.handler

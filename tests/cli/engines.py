@@ -6,8 +6,12 @@ from sqlalchemy import NullPool, create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import scoped_session, sessionmaker
 
+from sa_jobqueue import assume_locks
+
 URL = "postgresql://shop:secret@host/shop"
 engine = create_engine("sqlite:///jobs.db", poolclass=NullPool)
+trusted = create_engine("sqlite:///jobs.db", poolclass=NullPool)
+assume_locks(trusted)
 Session = sessionmaker(engine)
 Unbound = sessionmaker()
 Scoped = scoped_session(Session)

@@ -21,7 +21,7 @@ NOT_A_SOURCE = 7
 NUMBERS = Numbers(10, 3)
 
 
-def numbers() -> Numbers:
+def numbers(engine: Engine) -> Numbers:
     """Load numbers, wherever --url points to."""
     return Numbers(10, 3)
 

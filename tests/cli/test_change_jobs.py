@@ -102,7 +102,6 @@ COMMANDS = [
     (("retry", BARRELS, 2, 3), "2 jobs of barrels: 2, 3", f"1 job\n{LEFT}2", {3: DUE}),
     (("retry", CRATES, "--failed"), "2 failed jobs of crates", "2 jobs", {2: DUE, 3: DUE}),
     (("cancel", CRATES, 1, 4), "2 jobs of crates: 1, 4", f"1 job\n{LEFT}4", {1: CANCELLED}),
-    (("cancel", CRATES, "--all"), "", "1 job", {1: CANCELLED}),
     (("release", CRATES, 4, 1), "2 jobs of crates: 4, 1", f"1 job\n{LEFT}1", {4: DUE}),
     (("release", CRATES, "--owner", "w"), "", "1 job", {4: DUE}),
     (("reprioritize", CRATES, 1, 2, "--priority", -7), "2 jobs", f"1 job\n{LEFT}2", {}),
@@ -161,16 +160,3 @@ def test_all_failed_jobs_are_retried_but_those_that_fail_after_the_question(
     found = statuses(shell)
     assert (found.pop(700), found.pop(800)) == ("done", "failed")
     assert set(found.values()) == {"unclaimed"}
-
-
-def test_all_unclaimed_jobs_of_a_queue_are_cancelled(shell: Shell) -> None:
-    later = datetime.now(UTC) + timedelta(days=1)
-    shell.add(*(Crate(id=key, kind="barrel") for key in range(1, 602)))
-    shell.add(Crate(id=700, kind="barrel", run_at=later), Crate(id=800), failed(900))
-
-    told = shell("cancel", BARRELS, "--all", answer="y\n").stdout
-
-    assert told == "cancel: 602 jobs\n"
-    found = statuses(shell)
-    assert (found.pop(800), found.pop(900)) == ("unclaimed", "failed")
-    assert set(found.values()) == {"cancelled"}

@@ -66,8 +66,8 @@ def at(url: str, target: str = MESSAGES) -> tuple[str, ...]:
                 (("--url", "nonsense"), 1, "write the URL of a data"),
                 (("--url", "sqlite://"), 1, "in memory"),
                 (("--url", "sqlite:///jobs.db"), 1, "there is no file jobs.db"),
-                ((), 2, "or --engines MODULE:FUNCTION, or set SA_JOBQUEUE_URL"),
-                (("--url", "x", "--engine", "y:z"), 2, "give one of them, not several"),
+                ((), 2, "or --engine MODULE:ENGINE, or set SA_JOBQUEUE_URL"),
+                (("--url", "x", "--engine", "y:z"), 2, "give one of them, not both"),
             )
         ),
         *(
@@ -117,7 +117,7 @@ def test_without_a_database_nothing_is_done_and_no_file_is_made(
     [
         (("retry", CRATES), 2, "name the jobs by their keys, or by --failed"),
         (("retry", CRATES, 1, "--failed"), 2, "name the jobs by their keys, or by --failed"),
-        (("cancel", CRATES), 2, "by their keys, or by --all"),
+        (("cancel", CRATES), 2, "name the jobs by their keys"),
         (("release", CRATES, 1, "--owner", "w"), 2, "by their keys, or by --owner"),
         (("reprioritize", CRATES, "--priority", 1), 2, "name the jobs by their keys"),
         (("cancel", CRATES, "x"), 1, "'x' is no key of Crate, which is id"),
@@ -134,7 +134,7 @@ def test_without_a_database_nothing_is_done_and_no_file_is_made(
         (("load", f"{IMPORTS}:no_file", "--log", "may"), 1, "No such file or directory: 'messages"),
         (("web", CRATES, "--host", "203.0.113.1"), 1, "cannot listen on 203.0.113.1:8000"),
         (("metrics", CRATES, "--host", "203.0.113.1"), 1, "cannot listen on 203.0.113.1:9100"),
-        ((*STATUS, "--engine", f"{ENGINES}:create_engine"), 1, NO_ENGINE),
+        ((*STATUS, "--engine", f"{ENGINES}:create_engine"), 1, "missing 1 required positional"),
         ((*STATUS, "--engine", f"{ENGINES}:Unbound"), 1, NO_ENGINE),
         ((*STATUS, "--engine", f"{ENGINES}:URL"), 1, "with an engine, but of the class str"),
         (("work", BREAD, "--engine", f"{ENGINES}:Scoped"), 1, NO_ENGINE),
@@ -224,18 +224,17 @@ def test_without_an_extra_a_command_says_what_to_install(
     ("text", "said"),
     [
         ("def (", "broken.py, line 1"),
-        ("\n\nraise LookupError('no such shelf')", "no such shelf ({folder}/broken.py, line 3)"),
-        ("import os\n\nos.environ['NO_SUCH_VARIABLE']", "NO_SUCH_VARIABLE ({folder}/broken.py, li"),
+        ("raise LookupError('no such shelf')", 'no such shelf; python -c "import broken" shows wh'),
     ],
 )
-def test_an_error_of_an_import_names_its_place(
+def test_an_error_of_an_import_names_its_place_or_what_shows_it(
     run: Run, folder: Path, text: str, said: str
 ) -> None:
     (folder / "broken.py").write_text(text)
 
     result = run("status", "broken:Email")
 
-    assert said.format(folder=folder) in result.output
+    assert said in result.output
     assert (result.exit_code, len(result.output.splitlines())) == (1, 1)
 
 
@@ -283,7 +282,7 @@ def test_a_look_alike_is_refused_in_one_line_until_its_locks_are_proved_and_trus
 
     refused = shell(*command)
     proved = shell("doctor", "--locks", MESSAGES)
-    trusted = shell(*command, "--assume-locks")
+    trusted = shell(*command, "--engine", f"{ENGINES}:trusted")
 
     assert "says that it is Unheard (3.40-Unheard-v1.2)" in refused.output
     assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
