@@ -58,7 +58,7 @@ IN_ENVIRONMENT: Any = {"multiple": True, "envvar": URL_VARIABLE, "show_envvar": 
 #: The options that name databases.
 DATABASES = (
     text(OF_URL, "[NAME=]URL", **IN_ENVIRONMENT).named("url"),
-    text(OF_ENGINE, "MODULE:ENGINE").named("engine"),
+    text(OF_ENGINE, "MODULE:ENGINE").named("engine", "--engines"),
     text("Only this one, of several with names.").named("database"),
 )
 

@@ -27,9 +27,9 @@ MOST_SECONDS = 1_000_000_000
 class Option(dict[str, Any]):
     """An option without its name: what click.Option() is given."""
 
-    def named(self, parameter: str) -> click.Option:
-        """Make the option whose value a parameter gets."""
-        return click.Option([f"--{parameter.replace('_', '-')}"], **self)
+    def named(self, parameter: str, *others: str) -> click.Option:
+        """Make the option whose value a parameter gets; it may have other names."""
+        return click.Option([f"--{parameter.replace('_', '-')}", *others], **self)
 
 
 def flag(says: str) -> Any:

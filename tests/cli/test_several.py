@@ -174,7 +174,7 @@ def test_the_worst_finding_of_all_is_the_exit_code(both: Several, us: Engine) ->
 def test_a_function_of_the_application_or_the_environment_names_several(
     run: Run, us: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_function = run("status", CRATES, "--json", "--engine", "tests.cli.engines:tenants")
+    by_function = run("status", CRATES, "--json", "--engines", "tests.cli.engines:tenants")
     monkeypatch.setenv("SA_JOBQUEUE_URL", f"us={shown(us)} them={shown(us)}")
     by_environment = run("status", CRATES, "--json")
 
