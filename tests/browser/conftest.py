@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 from sqlalchemy import URL, Engine
 
 from tests.servers.chromium import chromium, make_playwright_run
@@ -23,7 +23,7 @@ __all__ = ["engine", "page_engine", "session"]
 Open = Callable[..., Page]
 
 #: Milliseconds that a person waits for something to appear.
-PATIENCE = 8_000
+PATIENCE = 30_000
 
 SIZE: ViewportSize = {"width": 1280, "height": 800}
 
@@ -37,6 +37,7 @@ def browser() -> Iterator[Browser]:
         make_playwright_run()
     except NotHere as missing:
         pytest.fail(f"no browser: {missing}")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         # Root has no sandbox, and a container's /dev/shm may be small.
         options = ["--no-sandbox", "--disable-dev-shm-usage"]
