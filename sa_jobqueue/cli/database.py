@@ -48,6 +48,14 @@ FAREWELL = timedelta(seconds=5)
 BUSY_TIMEOUT = 30.0
 
 
+class Urls(click.types.StringParamType):
+    """URLs; the environment may name several, with spaces between them."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Divide before each name: a path may have a space."""
+        return re.split(r"\s+(?=[\w.-]+=)", rv.strip())
+
+
 OF_URL = f"The database: {URLS}. Several: --url eu=URL --url us=URL."
 OF_ENGINE = (
     "The application's own Engine, AsyncEngine or sessionmaker, instead of --url; or a function "
@@ -57,7 +65,7 @@ IN_ENVIRONMENT: Any = {"multiple": True, "envvar": URL_VARIABLE, "show_envvar": 
 
 #: The options that name databases.
 DATABASES = (
-    text(OF_URL, "[NAME=]URL", **IN_ENVIRONMENT).named("url"),
+    text(OF_URL, "[NAME=]URL", type=Urls(), **IN_ENVIRONMENT).named("url"),
     text(OF_ENGINE, "MODULE:ENGINE").named("engine", "--engines"),
     text("Only this one, of several with names.").named("database"),
 )

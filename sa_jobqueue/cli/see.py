@@ -62,6 +62,8 @@ def status(
     The command reads only indexes, and is fast on a big table. For one MODULE:QUEUE it also counts
     by status, and reads all rows; --json does not.
     """
+    if drain_in is not None and not given("json"):
+        raise click.UsageError("--drain-in needs --json")
     seen = _look(at)
     if given("json"):
         found = zip(at.queues, seen.values(), strict=True)

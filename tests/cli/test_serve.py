@@ -237,3 +237,4 @@ def test_the_autoscalers_number_is_json(shell: Shell) -> None:
 
     needed = {it["target"]: it["workers_needed"] for it in json.loads(printed)}
     assert (needed[f"{DEPOT}:crates"], needed[f"{DEPOT}:shelves"]) == (None, 0)
+    assert "--drain-in needs --json" in shell("status", DEPOT, "--drain-in", 60).stderr

@@ -250,6 +250,22 @@ def test_the_environment_names_the_database(shell: Shell, monkeypatch: pytest.Mo
     assert "unclaimed     1" in shell(*STATUS).stdout
 
 
+def test_a_path_in_the_environment_may_have_a_space(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SA_JOBQUEUE_URL", "a=sqlite:///my files/1.db b=sqlite:///2.db")
+
+    output = run(*STATUS).output
+
+    assert (
+        "a: there is no file my files/1.db" in output,
+        "b: there is no file 2.db" in output,
+    ) == (
+        True,
+        True,
+    )
+
+
 @pytest.mark.usefixtures("message")
 @pytest.mark.parametrize(
     ("command", "name"),
